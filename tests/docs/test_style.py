@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 from tests.docs.pages import FILE, PRINTS, READ, RUN, SERVE, SHOWN, STOP, steps
-from tests.docs.style import USERS, broken, pages, title, users_pages, words
+from tests.docs.style import ROOT, USERS, broken, pages, title, users_pages, words
 
 ALLOWED: Final[dict[str, dict[str, int]]] = {}
 """By page and rule: how often it is still broken. A page that gets better lowers its number; a new page has none."""
@@ -50,3 +50,10 @@ def test_a_page_has_one_kind() -> None:
     assert [
         title(page) for page in pages() if title(page).startswith("docs/") and title(page).split("/")[1] not in kinds
     ] == []
+
+
+def test_the_readme_is_read_in_one_sitting() -> None:
+    """It sells in one screen, and has no more lines and words than people read."""
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 120
+    assert len(text.split()) <= 900

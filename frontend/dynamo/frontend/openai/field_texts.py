@@ -109,7 +109,7 @@ _RESPONSES: Final[Texts] = {
     "truncation": "Returned with the response; too long a conversation is always an error.",
     "store": "Keep the response, so that later requests can refer to it (default, where the frontend stores any).",
     "previous_response_id": "Stored response that this one continues.",
-    "background": "Not supported; only false is accepted.",
+    "background": "Answer at once, and produce the response in the background; `GET /v1/responses/ID` has it.",
     "conversation": "Not supported; only null is accepted.",
     "prompt": "Not supported; only null is accepted.",
     "safety_identifier": "Returned with the response.",

@@ -1,8 +1,8 @@
 """Engine `openai`: requests go on to a server that runs already, and its answers come back through our routing.
 
 With a model path (its tokenizer is enough) the worker takes tokens and asks by token ids, so KV routing, exact usage
-and migration work; without, it takes text. A server that is gone before an answer began ends the request so that another
-worker is tried; one that is lost within an answer, so that it is continued elsewhere, where tokens are known.
+and migration work; without, it takes text. A server that is gone before an answer began ends the request so that
+another worker is tried; one that is lost within an answer, so that it is continued elsewhere, where tokens are known.
 """
 
 from __future__ import annotations
@@ -98,7 +98,8 @@ class OpenAiServer:
 
     async def failed(self) -> BaseException:
         """Wait for ever: a server that is gone is waited for, and its requests go to other workers meanwhile."""
-        return await asyncio.get_running_loop().create_future()
+        never: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+        return await never
 
     async def stop(self) -> None:
         tasks = self._open.end_all()
@@ -153,8 +154,11 @@ class OpenAiServer:
         import aiohttp
 
         if isinstance(error, (aiohttp.ClientError, TimeoutError, OSError)):
-            why = f"{self._server.root}: {type(error).__name__} {error}".rstrip()
-            return Disconnected(why) if answer.begun else EngineShutdown(why)
+            # Clients aren't told where the server is.
+            log.warning("%s: %s %s", self._server.root, type(error).__name__, error)
+            if answer.begun:
+                return Disconnected("the server behind this worker was lost")
+            return CapacityExceeded("The server behind this worker does not answer. Retry later.")
         if isinstance(error, msgspec.MsgspecError):
             return EngineError(f"the server sent what could not be read: {error}")
         return EngineError(f"{type(error).__name__}: {error}")
