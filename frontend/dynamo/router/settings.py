@@ -47,7 +47,11 @@ class RouterSettings:
         None, "Older name of --router-prefill-load-scale; 0 ignores caches.", env="DYN_ROUTER_OVERLAP_SCORE_WEIGHT",
         flags=["--kv-overlap-score-weight", "--overlap-score-weight"], hidden=True,
     )  # fmt: skip
-    router_temperature: float = like(KvRouterSettings, "router_temperature", help="Softmax temperature of the choice; 0 always takes the cheapest worker.")
+    router_temperature: float = like(
+        KvRouterSettings,
+        "router_temperature",
+        help="Softmax temperature of the choice; 0 always takes the cheapest worker.",
+    )
     router_kv_events: bool = setting(
         True, "Track caches by the workers' KV events; else predict them.", env="DYN_ROUTER_USE_KV_EVENTS",
         flags=["--kv-events/--no-kv-events", "--use-kv-events/--no-use-kv-events"],
@@ -67,7 +71,8 @@ class RouterSettings:
         True, "Count prompt tokens that await prefill.", env="DYN_ROUTER_TRACK_PREFILL_TOKENS"
     )
     router_ttl_secs: float = like(
-        KvRouterSettings, "router_ttl_secs", help="Seconds a prompt is assumed to stay cached on workers that send no KV events.",
+        KvRouterSettings, "router_ttl_secs",
+        help="Seconds a prompt is assumed to stay cached on workers that send no KV events.",
         flags=["--router-ttl"], aliases=(),
     )  # fmt: skip
     system_host: str = like(

@@ -51,14 +51,20 @@ class WorkerSettings:
     model_config: str = setting(
         "", "Folder or ORG/REPO whose tokenizer, template and configuration a GGUF file is served with, not its own."
     )
-    endpoint: str = setting("dyn://dynamo.backend.generate", "Endpoint to serve, dyn://NAMESPACE.COMPONENT.ENDPOINT.", env="DYN_ENDPOINT_PATH")
+    endpoint: str = setting(
+        "dyn://dynamo.backend.generate",
+        "Endpoint to serve, dyn://NAMESPACE.COMPONENT.ENDPOINT.",
+        env="DYN_ENDPOINT_PATH",
+    )
     role: str = setting(
         "aggregated",
         "Phase that this worker runs: aggregated (both), prefill or decode.",
         env="DYN_ROLE",
         choices=ROLES,
     )
-    context_length: int | None = setting(None, "Longest prompt plus answer, in tokens. Default and maximum: the model's own.")
+    context_length: int | None = setting(
+        None, "Longest prompt plus answer, in tokens. Default and maximum: the model's own."
+    )
     kv_cache_block_size: int = setting(16, "Tokens in a KV block.")
     tensor_parallel_size: int = setting(1, "GPUs that share one copy of the model.")
     num_workers: int = setting(1, "Instances in this process, each with its own engine (mocker and echo engines only).")
@@ -83,7 +89,9 @@ class WorkerSettings:
         "", "The engine's own arguments: a JSON object, or @FILE.", env="DYN_ENGINE_ARGS", flags=["--extra-engine-args"]
     )
     python_file: str = setting("", "File with an async generate(request) (engine python).")
-    python_mode: str = setting("tokens", "What generate gets and returns: tokens or text (engine python).", choices=MODES)
+    python_mode: str = setting(
+        "tokens", "What generate gets and returns: tokens or text (engine python).", choices=MODES
+    )
     python_arg: list[str] = setting(  # noqa: RUF009 - makes a dataclass field
         [], "One word of the file's sys.argv; may be repeated (engine python)."
     )
@@ -95,7 +103,9 @@ class WorkerSettings:
         False, "Let other machines call /engine routes, not only this one.", env=OPEN_VARIABLE
     )
     system_enabled: bool | None = setting(
-        None, "Older switch of the system port: on picks a free port if none is set, off closes it.", env="DYN_SYSTEM_ENABLED"
+        None,
+        "Older switch of the system port: on picks a free port if none is set, off closes it.",
+        env="DYN_SYSTEM_ENABLED",
     )
     graceful_shutdown_timeout_secs: float = like(ProgramOptions, "graceful_shutdown_timeout_secs")
     migration_limit: int | None = setting(
