@@ -14,6 +14,7 @@ from dynamo.llm.parsers.reasoning_formats import THOUGHTS
 from dynamo.llm.protocols import EOS, LENGTH, PreprocessedRequest
 from dynamo.worker.engines.constraints.process import SEED, WHOLE, WRITTEN, compiled
 from dynamo.worker.engines.mocker.arguments import MockArguments
+from dynamo.worker.engines.mocker.images import description
 from dynamo.worker.engines.mocker.spoken_calls import LONGEST_TRIGGER, calls_asked_for, spoken
 from dynamo.worker.engines.mocker.stepper import TextAnswer
 
@@ -54,18 +55,21 @@ class AnswerWriter:
         script = self._script(request, thought)
         most = room if conditions.max_tokens is None else min(conditions.max_tokens, room)
         wanted, end = given + most, LENGTH
+        marks: dict[int, int] | None = None
         if script is not None:
             ids, whole = script
             if len(ids) <= given:
                 return None
             if len(ids) <= wanted:
                 wanted, end = len(ids), EOS if whole else LENGTH
-            text, position, marks = ids, 0, None
+            text, position = ids, 0
         else:
             if most == room and not conditions.ignore_eos:  # nobody has said when to end
-                own = max(given + 1, _SHORTEST + fingerprint(request) % _LENGTHS, conditions.min_tokens or 0)
+                own = max(given + max(1, conditions.min_tokens or 0), _SHORTEST + fingerprint(request) % _LENGTHS)
                 wanted, end = (own, EOS) if own <= wanted else (wanted, LENGTH)
             text, position = self._text, (request.sampling_options.seed or 0) + self._arguments.seed
+            if request.images:
+                text, position = [*self._tokenizer.encode(description(request.images), add_special=False), *text], 0
             marks = self._marks(thought, wanted)
         if self._first_only:
             wanted, end = given + 1, LENGTH
