@@ -16,7 +16,7 @@ ROUTES: Final[tuple[tuple[str, str, str, str, str], ...]] = (
      "`max_model_len`"),
     ("GET", "/v1/models/{id}", "B, C", SERVED, "the id may hold slashes"),
     ("GET", "/v1/models/{id}/ready", "C", SERVED, "503 while nobody serves it"),
-    ("GET", "/health", "A, B, C", SERVED, "503 while there is no worker (C says 200 healthy then)"),
+    ("GET", "/health", "A, B, C", SERVED, "200 without workers, as in 1.6; 503 while the frontend starts or stops"),
     ("GET", "/live", "B, C", SERVED, "the loop turns"),
     ("GET", "/metrics", "A, B, C", SERVED, "NVIDIA Dynamo's names"),
     ("GET", "/openapi.json", "B, C", SERVED, "and a page of it at `/docs`"),

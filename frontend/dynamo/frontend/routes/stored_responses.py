@@ -54,13 +54,13 @@ def stored_responses_router(services: Services) -> APIRouter:
 
     @router.delete("/v1/responses/{response_id}")
     async def delete_response(request: Request, response_id: str) -> Response:
-        """Delete a stored response; later requests can't continue it."""
+        """Forget a stored response; conversations that go on from it can't any more."""
         await _store(services).delete(_owner(request), response_id)
         return json_reply({"id": response_id, "object": "response", "deleted": True})
 
     @router.post("/v1/responses/{response_id}/cancel")
     async def cancel_response(request: Request, response_id: str) -> Response:
-        """Cancel a background response; others end with their connection."""
+        """End a response that runs in the background; others end with their connection."""
         response = await _store(services).cancel(_owner(request), response_id)
         return Response(response, media_type="application/json")
 
