@@ -33,9 +33,12 @@ def opened() -> Iterator[Session]:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", RUNS, ids=title)
 def test_a_page_does_what_it_says(page: Path, opened: Session) -> None:
-    """Every step, in order, on real programs."""
+    """Every step, in order, on real programs; a picture that it draws is the one that it shows."""
     for step in steps(page, title(page)):
         opened.run(step)
+    for drawn in opened.folder.glob("*.svg"):
+        shown = captures.ASSETS / drawn.name
+        assert not shown.exists() or drawn.read_text() == shown.read_text(), f"copy {drawn.name} to {captures.ASSETS}"
     if capture := CAPTURES.get(title(page)):
         captures.check(*capture, opened.typed[:2])
 

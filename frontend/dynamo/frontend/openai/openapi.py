@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from dynamo.frontend.openai.field_texts import FIELD_TEXTS
 from dynamo.frontend.openai.request_structs import (
     ChatRequest,
     CompletionRequest,
@@ -101,11 +102,8 @@ _SAMPLING: Final[dict[str, Json]] = {
     **_CONSTRAINTS,
     "stop": _STOP,
     "prompt_logprobs": _NULL,
-    "best_of": _NULL | {"description": "The value of n is taken, too, and changes nothing."},
-    "min_tokens": {
-        "anyOf": [{"type": "integer", "minimum": 0, "maximum": 1}, _NULL],
-        "description": "As many as max_tokens may be asked for.",
-    },
+    "best_of": _NULL,
+    "min_tokens": {"anyOf": [{"type": "integer", "minimum": 0, "maximum": 1}, _NULL]},
 }
 _NARROWER: Final[dict[str, dict[str, Json]]] = {
     "Message": {"content": {"anyOf": [{"type": "string"}, {"type": "array", "items": _PART}, _NULL]}},
@@ -159,18 +157,18 @@ _RULES: Final[dict[str, list[Json]]] = {
 """What fields may say together. schemathesis makes no requests of more alternatives than some twenty."""
 _OPENAI: Final = Described(_BODIES, _NARROWER, _RULES, ("/v1/chat/completions", "/v1/completions"))
 _ERRORS: Final = {
-    "400": "The request is wrong; `param` names the field",
-    "401": "Keys are asked for, and no known one was shown",
-    "403": "This is for callers on the frontend's own machine",
+    "400": "The request is invalid; `param` names the field",
+    "401": "A key is required, and the request has none that is known",
+    "403": "Only callers on the frontend's own machine may do this",
     "404": "The model or the route does not exist, or the model doesn't answer on this route",
     "408": "The request did not arrive in time",
-    "409": "One of several processes can't do this for all",
+    "409": "One of several processes can't do this for the others",
     "413": "The body is too large",
-    "415": "The body is no JSON by its content type",
-    "429": "This caller has as many requests here as one may have; see Retry-After",
+    "415": "The content type isn't JSON",
+    "429": "This caller has too many requests in flight; see Retry-After",
     "431": "The headers are too large",
     "500": "The server or the engine failed",
-    "503": "Nobody can take the request now; see Retry-After",
+    "503": "Nothing can serve the request now; see Retry-After",
     "504": "The request's time limit passed",
 }
 _EVERYWHERE: Final = ("400", "408", "431", "503")
@@ -191,6 +189,7 @@ def describe(openapi: Json, *others: Described) -> Json:
     schemas.update(components)
     schemas["Error"] = _ERROR
     _narrow(schemas, parts)
+    _explain(schemas)
     for path, (kind, summary, tag) in bodies.items():
         operation = openapi["paths"].setdefault(path, {}).setdefault("post", {})
         operation["requestBody"] = {
@@ -225,6 +224,13 @@ def _narrow(schemas: Json, parts: Sequence[Described]) -> None:
                     kind.update(_KEYS_OF[field])
         if name in together:
             schema["allOf"] = together[name]
+
+
+def _explain(schemas: Json) -> None:
+    """Say what each field is for."""
+    for name in schemas.keys() & FIELD_TEXTS.keys():
+        for field, schema in schemas[name]["properties"].items():
+            schema["description"] = FIELD_TEXTS[name][field]
 
 
 def _responses(path: str, method: str, has_body: bool, streams: bool) -> Json:
