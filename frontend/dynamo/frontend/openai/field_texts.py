@@ -181,7 +181,7 @@ FIELD_TEXTS: Final[Mapping[str, Texts]] = {
     },
     "ReasoningOptions": {
         "effort": "How much the model should think; passed to the template.",
-        "summary": "Returned with the response; thoughts are never summarised.",
+        "summary": "Have thoughts come as a summary; nobody shortens them.",
         "generate_summary": "The older name of `summary`.",
     },
     "Thinking": {
