@@ -11,11 +11,17 @@ import yaml
 from docs.generate.cluster.chart_values import comments as comments
 from docs.generate.cluster.chart_values import value_at
 from docs.generate.cluster.chart_values import values as values
+from tests.golden import Golden
 
 ROOT = Path(__file__).parents[2]
 PLATFORM = ROOT / "charts/dynamo-platform"
 PIPELINE = ROOT / "charts/dynamo-pipeline"
 CHARTS = [PLATFORM, PIPELINE]
+
+
+def golden(case: str) -> Golden:
+    """What helm makes of the platform with a set of values."""
+    return Golden(Path(__file__).parent / "golden", case, of="default" if case == "per-namespace" else "")
 
 
 def schema(chart: Path) -> dict[str, Any]:
