@@ -18,6 +18,7 @@ FIRST = [ROOT / name for name in ("README.md", "SECURITY.md", "CONTRIBUTING.md",
 PAGES = [*FIRST, *sorted((ROOT / "charts").glob("*/README.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 FOLDERS = ("sdk", "operator", "frontend", "worker", "cli")
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
+CODE = re.compile(r"`[^`\n]*`")
 FENCE = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`[^`\n]*`")
 HEAD = re.compile(r"^#+ (.+)$", re.MULTILINE)

@@ -60,7 +60,7 @@ def stored_responses_router(services: Services) -> APIRouter:
 
     @router.post("/v1/responses/{response_id}/cancel")
     async def cancel_response(request: Request, response_id: str) -> Response:
-        """Cancel a background response; others end with their connection."""
+        """End a response that runs in the background; others end with their connection."""
         response = await _store(services).cancel(_owner(request), response_id)
         return Response(response, media_type="application/json")
 
