@@ -58,6 +58,42 @@ _REQUEST: Final[Mapping[str, Error]] = {
         (400,), "The request body has more … than the … that are taken; split the request.",
         "The body has more messages, values or strings than any model has a use for.", "Split the request.",
     ),
+    "invalid_image": Error(
+        (400,),
+        "…: this image can't be read: ….",
+        "An image isn't base64 of a format that is supported, or is damaged.",
+        "Send a data URL of a PNG, JPEG or WebP image.",
+    ),
+    "invalid_image_url": Error(
+        (400,),
+        "…: this image can't be fetched: ….",
+        "The server of the image's address doesn't answer, or addresses aren't allowed here.",
+        "Send the image as a data URL.",
+    ),
+    "image_too_large": Error(
+        (400,),
+        "…: the images of this request are larger than is taken (--image-max-mb).",
+        "The images have more bytes or pixels than one request may.",
+        "Send smaller images, or raise the limit.",
+    ),
+    "too_many_images": Error(
+        (400,),
+        "messages: the request has … images: at most … are taken (--image-max-count).",
+        "The request has more images than `--image-max-count`.",
+        "Send fewer images, or raise the limit.",
+    ),
+    "invalid_encoding": Error(
+        (400,),
+        "The request body can't be read as gzip: ….",
+        "The body says that it is gzip, and isn't, or is damaged.",
+        "Compress the body as gzip, or send it as it is.",
+    ),
+    "unsupported_content_encoding": Error(
+        (415,),
+        "Content-Encoding … is not supported; send gzip, or the body as it is.",
+        "The body is compressed in a way that the frontend can't decode.",
+        "Send gzip, or the body as it is.",
+    ),
     "context_length_exceeded": Error(
         (400,), "", "The prompt and the requested tokens don't fit into the model's context; the message has both.",
         "Shorten the prompt or lower `max_tokens`. If the model allows more, raise the worker's `--context-length`.",
@@ -165,7 +201,7 @@ _OVERLOAD: Final[Mapping[str, Error]] = {
         "Reuse connections in the client; add frontends or raise the limit (and that of open files).",
     ),
     "bodies": Error(
-        (503,), "This frontend reads … MB of request bodies already; try again in a moment.",
+        (503,), "This frontend reads … MB … already; try again in a moment.",
         "More bytes of large bodies arrive at once than `--body-budget-mb`.", "Retry, or raise the budget.",
     ),
     "large_requests": Error(

@@ -41,6 +41,7 @@ _SAMPLING: Final[Texts] = {
     "skip_special_tokens": "Leave special tokens out of the text (default).",
     "add_special_tokens": _UNUSED,
     "prompt_logprobs": "Not supported; only null is accepted.",
+    "structured_outputs": "vLLM's object of constraints, in place of `guided_*`.",
     "guided_json": "JSON schema that the answer follows.",
     "guided_regex": "Regular expression that the answer matches.",
     "guided_choice": "Texts of which the answer is one.",
@@ -81,6 +82,7 @@ _COMPLETION: Final[Texts] = {
     **_SAMPLING,
     "prompt": "Text, token ids, or a list of either; one answer per prompt.",
     "echo": "Begin the answer with the prompt.",
+    "response_format": "Constrain the answer to JSON (`json_object`) or to a schema (`json_schema`).",
     "logprobs": "Most probable tokens to return for each position of the answer.",
     "suffix": "Not supported; only null is accepted.",
 }
@@ -153,6 +155,20 @@ FIELD_TEXTS: Final[Mapping[str, Texts]] = {
         "dimensions": "Length of the vectors, for models that were made to be cut.",
         "user": _UNUSED,
         "nvext": _NVEXT,
+    },
+    "RerankRequest": {
+        "model": _MODEL,
+        "query": "Text that the documents are compared with.",
+        "documents": "Documents to rank.",
+        "top_n": "Documents to return; all if left out.",
+        "return_documents": "Return the documents' texts, too.",
+        "user": _UNUSED,
+    },
+    "ScoreRequest": {
+        "model": _MODEL,
+        "text_1": "Text, or texts, on the left side.",
+        "text_2": "Text, or texts, on the right side.",
+        "user": _UNUSED,
     },
     "TokenizeRequest": {
         "model": _MODEL,

@@ -127,10 +127,10 @@ def _body(operation: Operation) -> Json:
 
 
 def _fields(schema: Json, schemas: Json) -> Iterator[tuple[str, ...]]:
-    needed, texts = schema.get("required", ()), FIELD_TEXTS.get(schema.get("title", ""), {})
+    needed, texts = schema.get("required", ()), FIELD_TEXTS.get(schema.get("title", ""))
     for name, field in schema["properties"].items():
         required = "**Required.** " if name in needed else ""
-        text = texts[name]
+        text = "" if texts is None else texts[name]  # of answers the names say it
         yield code(name), _TYPES.get(name) or _type(field, schemas), required + text
 
 
