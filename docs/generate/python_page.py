@@ -106,18 +106,14 @@ def found(path: str) -> Any:
 
 def _signatures(path: str) -> Iterator[str]:
     """Yield the forms in which it is called: the overloads, else the one that there is."""
-    value = found(path)
+    value, name = found(path), _short(path)
     node = source.node_of(value)
-    if isinstance(node, ast.ClassDef):
-        node = source.constructor(node)
-        name, method = path.rpartition(".")[2], True
-    else:
-        method = isinstance(found(path.rpartition(".")[0]), type) if path.count(".") > 2 else False
-        name = path.split(".", 2)[2] if method else path.rpartition(".")[2]
-    for form in source.overloads_of(value) or [node]:
-        if form is not None:
-            what = "async " if isinstance(form, ast.AsyncFunctionDef) else ""
-            yield what + source.signature(form, name=name, method=method, width=_WIDTH).removesuffix(" -> None")
+    single = source.constructor(node) if isinstance(node, ast.ClassDef) else node
+    forms = source.overloads_of(value) or ([] if single is None else [single])
+    for form in forms:
+        what = "async " if isinstance(form, ast.AsyncFunctionDef) else ""
+        method = isinstance(node, ast.ClassDef) or "." in name
+        yield what + source.signature(form, name=name, method=method, width=_WIDTH).removesuffix(" -> None")
 
 
 def _exports(package: str) -> bool:

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from docs.generate.support.page import file_of, quoted
+from docs.generate.support.page import PAGES, quoted
 from docs.generate.support.table import MATRIX, Feature, Status, Support
 
 from dynamo.engine_catalog import CATALOG, EngineName
@@ -43,4 +43,4 @@ def _exists(cell: Support) -> bool:
 @pytest.mark.parametrize("engine", EngineName)
 def test_each_engine_s_page_quotes_its_row(engine: EngineName) -> None:
     """The line that says how far an engine is stands on its page as the matrix has it."""
-    assert quoted(engine) in (ROOT / f"docs/how-to/serve/engines/{file_of(engine)}.md").read_text()
+    assert quoted(engine) in (ROOT / f"docs/how-to/serve/engines/{PAGES.get(engine, engine)}.md").read_text()

@@ -22,11 +22,12 @@ Made from one table by `make generate`; don't edit it by hand. Each test that it
 Linux only. No engine has run on a GPU yet.
 """
 _TABLES: Final = {
-    "Engines for CPUs": (EngineName.LLAMACPP, EngineName.MISTRALRS, EngineName.PYTHON, EngineName.OPENAI),
+    "Engines for CPUs": (EngineName.LLAMACPP, EngineName.MISTRALRS, EngineName.OPENAI, EngineName.PYTHON),
     "Engines for GPUs": (EngineName.VLLM, EngineName.SGLANG, EngineName.TRTLLM),
     "Engines for tests": (EngineName.MOCKER, EngineName.ECHO_CORE, EngineName.ECHO_FULL),
 }
-_RUNS: Final = {"tests_vllm/": "make test-vllm", "tests_sglang/": "make test-sglang", "e2e/": "make e2e"}
+PAGES: Final = {EngineName.ECHO_CORE: "echo", EngineName.ECHO_FULL: "echo"}
+"""Pages of several engines; each other engine has one of its name."""
 
 
 def render() -> str:
@@ -47,7 +48,7 @@ def _cell(support: Support | None) -> str:
 
 def _engine(engine: EngineName, features: Mapping[Feature, Support]) -> Iterator[str]:
     yield f"## {engine}"
-    yield prose(f"[How to use it](../how-to/serve/engines/{file_of(engine)}.md). {status_line(engine)}")
+    yield prose(f"[How to use it](../how-to/serve/engines/{PAGES.get(engine, engine)}.md). {status_line(engine)}")
     rows = ((feature.value, _status(support), _test(support)) for feature, support in features.items())
     yield table(("feature", "status", "shown by"), rows)
     run = {EngineName.VLLM: "make test-vllm", EngineName.SGLANG: "make test-sglang"}.get(engine)
@@ -60,12 +61,7 @@ def _status(support: Support) -> str:
 
 
 def _test(support: Support) -> str:
-    return code(support.test.replace("::", "::", 1))
-
-
-def file_of(engine: EngineName) -> str:
-    """Return the name of an engine's page; the echo engines share one."""
-    return "echo" if engine.startswith("echo") else str(engine)
+    return code(support.test)
 
 
 def status_line(engine: EngineName) -> str:
@@ -79,5 +75,5 @@ def status_line(engine: EngineName) -> str:
 
 
 def quoted(engine: EngineName) -> str:
-    """Return the lines of an engine's page."""
+    """Return the line of an engine's page."""
     return f"{status_line(engine)}\n[Support matrix](../../../reference/support-matrix.md#{anchor(engine)})"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from docs.site import links
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 NAV = re.findall(r": ([\w/.-]+\.md)$", (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2], re.MULTILINE)
 
 
