@@ -41,6 +41,7 @@ _SAMPLING: Final[Texts] = {
     "skip_special_tokens": "Leave special tokens out of the text (default).",
     "add_special_tokens": _UNUSED,
     "prompt_logprobs": "Not supported; only null is accepted.",
+    "structured_outputs": "vLLM's form of the constraints: an object with one of `json`, `regex`, `choice`, `grammar`.",
     "guided_json": "JSON schema that the answer follows.",
     "guided_regex": "Regular expression that the answer matches.",
     "guided_choice": "Texts of which the answer is one.",
