@@ -84,6 +84,7 @@ _COMPLETION: Final[Texts] = {
     "echo": "Begin the answer with the prompt.",
     "logprobs": "Most probable tokens to return for each position of the answer.",
     "suffix": "Not supported; only null is accepted.",
+    "response_format": "Form of the answer: `text`, `json_object`, or `json_schema` with a schema.",
 }
 _RESPONSES: Final[Texts] = {
     **{
@@ -146,6 +147,20 @@ FIELD_TEXTS: Final[Mapping[str, Texts]] = {
         "metadata": _UNUSED,
         "service_tier": _UNUSED,
         "nvext": _NVEXT,
+    },
+    "RerankRequest": {
+        "model": _MODEL,
+        "query": "Text that the documents are compared with.",
+        "documents": "Texts to put in order.",
+        "top_n": "How many of them to return, the best first; default: all.",
+        "return_documents": "Return their texts, too (default).",
+        "user": _UNUSED,
+    },
+    "ScoreRequest": {
+        "model": _MODEL,
+        "text_1": "Text, or texts, that the others are compared with.",
+        "text_2": "Text, or texts, to compare.",
+        "user": _UNUSED,
     },
     "EmbeddingsRequest": {
         "model": _MODEL,
