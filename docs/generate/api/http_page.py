@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple, cast
@@ -39,6 +41,7 @@ _GROUPS: Final = {
 
 _TYPES: Final = {"min_tokens": "integer from 0"}
 """Types that OpenAPI can't say: there it may not be more than the least `max_tokens`."""
+_REFERENCE: Final = re.compile(r"#/components/schemas/(\w+)")
 _FAR: Final = 2**31 - 1
 """A bound beyond it only says that the number is of 32 or 64 bits."""
 _MOST_NAMED: Final = 4
@@ -144,11 +147,21 @@ def _together(name: str) -> Iterator[str]:
 def _objects(operations: list[Operation], schemas: Json) -> Iterator[str]:
     """Yield the objects that are fields of bodies."""
     yield "## Objects"
-    bodies = {_body(operation).get("$ref", "").rpartition("/")[2] for operation in operations}
-    for name, schema in schemas.items():
-        if name not in bodies and name != "Error":
-            yield f"### {name}"
-            yield table(("field", "type", "meaning"), _fields(schema, schemas))
+    bodies = {_body(operation).get("$ref", "").rpartition("/")[2] for operation in operations} - {""}
+    for name in sorted(_inside(bodies, schemas), key=list(schemas).index):
+        yield f"### {name}"
+        yield table(("field", "type", "meaning"), _fields(schemas[name], schemas))
+
+
+def _inside(bodies: set[str], schemas: Json) -> set[str]:
+    """Return the objects that bodies consist of; those of answers alone are left out."""
+    objects, waiting = set[str](), [*bodies]
+    while waiting:
+        for name in _REFERENCE.findall(json.dumps(schemas[waiting.pop()])):
+            if name not in objects | bodies:
+                objects.add(name)
+                waiting.append(name)
+    return objects
 
 
 def _type(field: Json, schemas: Json) -> str:
