@@ -1,4 +1,4 @@
-"""A sentence on every field of the bodies: `/openapi.json` and the HTTP reference show the same ones."""
+"""A sentence on every field of the bodies, for the HTTP reference, by the name of the OpenAPI schema."""
 
 from __future__ import annotations
 
