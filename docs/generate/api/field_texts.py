@@ -109,7 +109,7 @@ _RESPONSES: Final[Texts] = {
     "truncation": "`auto` drops the oldest messages until the rest fits; `disabled` refuses what is too long.",
     "store": "Keep the response, so that later requests can refer to it (default, where the frontend stores any).",
     "previous_response_id": "Stored response that this one continues.",
-    "background": "Answer at once as `queued`, and go on without the client; ask for it by its id.",
+    "background": "Answer at once, and produce the response in the background; `GET /v1/responses/ID` has it.",
     "conversation": "Not supported; only null is accepted.",
     "prompt": "Not supported; only null is accepted.",
     "safety_identifier": "Returned with the response.",
