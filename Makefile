@@ -58,19 +58,17 @@ check: $(VENV)/.dev ## lint, format, types, import contract
 	echo "== $$step"; $(BIN)/$$step || status=1; done; exit $$status
 
 generate: $(VENV)/.dev ## write again what is made from the code: docs/reference/, crds/, what the charts have of it, gRPC's messages, gitops/
-	@PYTHONPATH=. $(BIN)/python -m docs.generate.configuration_page docs/reference/configuration.md
-	@PYTHONPATH=. $(BIN)/python -m docs.generate.compatibility.page docs/reference/compatibility.md
-	@PYTHONPATH=. $(BIN)/python -m docs.generate.commands_page docs/reference/cli.md
-	@PYTHONPATH=. $(BIN)/python -m docs.generate.python_page docs/reference/python.md
-	@$(BIN)/python -m dynamo.operator.codegen.conditions_page docs/reference/status.md
+	@PYTHONPATH=. $(BIN)/python -m docs.generate.references docs/reference
 	@$(BIN)/python -m dynamo.frontend.kserve.generate_messages
 	@$(BIN)/python -m dynamo.operator.codegen.crd
 	@$(BIN)/python -m dynamo.operator.codegen.chart_schema
 	@PYTHONPATH=. $(BIN)/python -m tests.gitops.cases
+	@$(BIN)/dynamo simulate --workload agent --requests 500 --rate 1 --workers 4 --router-mode round-robin \
+	--router-mode least-loaded --router-mode kv --plot docs/assets/kv-routing-ttft.svg >/dev/null
 
 .PHONY: docs test-docs
 docs: $(DOCS_VENV)/.ready ## the site, strictly, into build/site (ARGS=--serve shows it and follows edits); needs npm once, for mermaid
-	@MERMAID=$(DOCS_VENV)/mermaid.min.js NO_MKDOCS_2_WARNING=1 PYTHONPATH=. $(DOCS_VENV)/bin/mkdocs --quiet $(if $(filter --serve,$(ARGS)),serve,build --strict)
+	@MERMAID=$(DOCS_VENV)/mermaid.min.js NO_MKDOCS_2_WARNING=1 PYTHONPATH=. $(DOCS_VENV)/bin/mkdocs $(if $(filter --serve,$(ARGS)),serve,build --strict)
 
 test-docs: docs ## open every page of the site in Chromium: console, pictures, diagrams, width, foreign hosts
 	@PYTHONPATH=. $(DOCS_VENV)/bin/python -m docs.site.check_pages build/site --pictures build/pictures

@@ -196,7 +196,7 @@ def work(given: argparse.Namespace) -> int:
     """Measure what was named, each in a process of its own: an engine's threads are made once in a process."""
     parts = [(name, part) for name in given.engines for part in given.only]
     if len(parts) > 1:
-        return max(alone(given, *one) for one in parts)
+        return max(alone(given, *part) for part in parts)
     (name, part), most = parts[0], max(given.streams)
     with tempfile.TemporaryDirectory(prefix="dynamo-bench-") as made:
         folder = Path(made)

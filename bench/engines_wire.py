@@ -63,13 +63,13 @@ class Wire:
     async def at_once(self, requests: list[tuple[int, bytes]]) -> Answers:
         """To all of them."""
         began = time.perf_counter()
-        came = await asyncio.gather(*(self._answer(*one) for one in requests))
+        came = await asyncio.gather(*(self._answer(*request) for request in requests))
         return Answers(sum(came), time.perf_counter() - began)
 
     async def in_turn(self, requests: list[tuple[int, bytes]]) -> Answers:
         """The same, each sent when the one before is answered: seconds from there to its last frame's arrival."""
         self._seconds = 0.0
-        came = sum([await self._answer(*one) for one in requests])
+        came = sum([await self._answer(*request) for request in requests])
         return Answers(came, self._seconds)
 
     def _answer(self, stream: int, request: bytes) -> asyncio.Future[int]:

@@ -132,7 +132,7 @@ class Servers:
         for name, process, _ in self._running:
             if name == role:
                 _end(process, (signal.SIGKILL,) if kill else _POLITELY)
-        self._running = [one for one in self._running if one[0] != role]
+        self._running = [process for process in self._running if process[0] != role]
 
     def check(self) -> None:
         """Raise if any has ended, with the end of what it said."""

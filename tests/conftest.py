@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import os
 import sys
@@ -24,6 +25,16 @@ sys.path.append(str(Path(__file__).parents[1]))
 # An example takes as long as the machine lets it: a deadline would fail whoever tests beside something else.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tests")
+
+
+def pytest_sessionstart() -> None:
+    """Nothing that is imported or collected is garbage: looking for some there is a tenth of the CPU."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

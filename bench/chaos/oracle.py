@@ -157,7 +157,7 @@ def _time(record: Record, facts: Facts) -> Found:
 def _excused(record: Record, facts: Facts) -> float:
     """Seconds in which its frontend, or its client, couldn't do anything."""
     end = _NEVER if record.ended is None else record.ended
-    own = [one for one in facts.windows if one.late and one.target == record.frontend]
+    own = [window for window in facts.windows if window.late and window.target == record.frontend]
     return sum(one.overlap(record.sent, end) for one in (*own, *facts.stalls))
 
 
@@ -192,7 +192,7 @@ def _answer(record: Record, facts: Facts) -> Found:
 def _frontend_was_dead(record: Record, facts: Facts) -> bool:
     assert record.ended is not None
     start, end = record.sent - 1.0, record.ended + 1.0
-    dead = [one for one in facts.windows if one.dead and one.target == record.frontend]
+    dead = [window for window in facts.windows if window.dead and window.target == record.frontend]
     return any(one.touches(start, end) and record.sent >= one.owed for one in dead)
 
 

@@ -57,7 +57,7 @@ def metrics(port: int) -> dict[str, float]:
 def servers(site: Site) -> Servers:
     """What etcd and NATS hold now."""
     connections = json.loads(_get(site.watched_port, "/connz?subs=1&limit=1000"))["connections"]
-    subjects = tuple(tuple(sorted(one.get("subscriptions_list") or ())) for one in connections)
+    subjects = tuple(tuple(sorted(connection.get("subscriptions_list") or ())) for connection in connections)
     return Servers(_keys(site.etcd_port), subjects)
 
 

@@ -40,19 +40,21 @@ def _lines(outcome: Outcome) -> Iterator[str]:
     records = outcome.records
     yield f"seed {outcome.seed}: {outcome.seconds:.0f} s, {outcome.about}"
     yield f"  {len(outcome.faults)} faults"
-    yield from _table(Counter(f"{sort_of(one.target)} {one.kind}" for one in outcome.faults).items())
+    yield from _table(Counter(f"{sort_of(fault.target)} {fault.kind}" for fault in outcome.faults).items())
     yield f"  {len(records)} requests, {outcome.not_sent} more not sent since too many were open"
     yield from _table(Counter(map(ending, records)).items())
-    failed = [one for one in records if one.errors and not one.ask.refused and one.ask.patience >= PLENTY]
+    failed = [
+        record for record in records if record.errors and not record.ask.refused and record.ask.patience >= PLENTY
+    ]
     if failed:
         yield f"  {len(failed)} errors of requests that had {PLENTY:g} s, by whose faults were near"
         yield from _table(Counter(f"{ending(one)}: {beside(one, outcome.facts)}" for one in failed).items())
     if (longest := longest_gap(records)) is not None:
         ask = longest.ask
         yield f"  longest gap in a stream {longest.gap:.1f} s (request {ask.number}, sent at {longest.sent:.1f} s)"
-    yield f"  longest wait for an end {max((_took(one) for one in records), default=0.0):.1f} s"
+    yield f"  longest wait for an end {max((_took(record) for record in records), default=0.0):.1f} s"
     if stalls := outcome.facts.stalls:
-        stood = sum(one.end - one.start for one in stalls)
+        stood = sum(stall.end - stall.start for stall in stalls)
         yield f"  the clients themselves stood still {len(stalls)} times, {stood:.1f} s in all"
     yield from _processes(outcome)
     if outcome.settled is not None:
@@ -64,7 +66,7 @@ def _lines(outcome: Outcome) -> Iterator[str]:
 
 def longest_gap(records: Iterable[Record]) -> Record | None:
     """The stream with the longest time between two pieces of text, of clients that read at once."""
-    whole = [one for one in records if one.ask.stream and one.done and not one.ask.slow]
+    whole = [record for record in records if record.ask.stream and record.done and not record.ask.slow]
     return max(whole, key=lambda one: one.gap, default=None)
 
 

@@ -132,7 +132,7 @@ class _Run:
             problems += changed(servers or there, there, readings.instances(self._site))
         if found is None or (servers is None and problems):
             raise TimeoutError(f"not at rest {'after all' if servers else 'before anything'} was done: {problems}")
-        self._outcome.violations += [Violation("leak", self._clock(), one) for one in problems[:_SHOWN]]
+        self._outcome.violations += [Violation("leak", self._clock(), problem) for problem in problems[:_SHOWN]]
         return found
 
     def _read(self) -> tuple[Sequence[Held], Servers]:

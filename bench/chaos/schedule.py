@@ -78,8 +78,8 @@ def schedule(
     while True:
         at += min(random.expovariate(1 / every), 3 * every) + 0.2
         sort = random.choices(list(_SHARES), list(_SHARES.values()))[0]
-        target = random.choice([one for one in targets if sort_of(one) == sort])
-        kind = random.choices(KINDS[sort], [one.weight for one in KINDS[sort]])[0]
+        target = random.choice([target for target in targets if sort_of(target) == sort])
+        kind = random.choices(KINDS[sort], [kind.weight for kind in KINDS[sort]])[0]
         lasts = random.uniform(kind.shortest, kind.longest) * random.choice([0.3, 1.0])
         fault = Fault(round(at, 2), kind.name, target, round(max(lasts, kind.shortest), 2))
         if fault.end > seconds:
@@ -90,6 +90,6 @@ def schedule(
 
 def fits(fault: Fault, others: Sequence[Fault]) -> bool:
     """Its target has nothing else then, and not too many of its sort have."""
-    near = [one for one in others if one.end + REST > fault.at]
+    near = [other for other in others if other.end + REST > fault.at]
     same = {one.target for one in near if sort_of(one.target) == sort_of(fault.target)}
     return fault.target not in same and len(same) < _MOST[sort_of(fault.target)]

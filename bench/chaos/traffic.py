@@ -65,7 +65,7 @@ class Traffic:
 
     def _choose(self, random: Random) -> Part:
         now, stray, first = self._clock(), random.random() < _STRAY, random.randrange(len(self._frontends))
-        away = {one.target for one in self._windows if one.what in _GONE and one.start <= now <= one.end}
+        away = {window.target for window in self._windows if window.what in _GONE and window.start <= now <= window.end}
         rotated = [*self._frontends[first:], *self._frontends[:first]]
         return next((part for part in rotated if stray or part.name not in away), rotated[0])
 

@@ -63,7 +63,7 @@ def start_peer(servers: Servers, scenario: Scenario, model: Path, options: Seque
 
     def ready(url: str) -> bool:
         health = get(f"{url}/health") or {}
-        serving = [one for one in health.get("instances", ()) if one["endpoint"] == "generate"]
+        serving = [instance for instance in health.get("instances", ()) if instance["endpoint"] == "generate"]
         return len(serving) >= scenario.workers and has_model(url)
 
     return _start(servers, scenario, frontend, worker, peer_variables(servers), ready)

@@ -1,4 +1,4 @@
-"""Writes docs/reference/python.md out of the docstrings: `make generate`, checked by tests/test_docs.py.
+"""Writes docs/reference/python.md out of the docstrings: `make generate` writes it again.
 
 What is public is what `__all__` of these packages says; a name that is added there appears here by itself. Objects
 are found by importing them, as programs do (so that aliases and lazy names are what they are), and described by their
@@ -8,18 +8,16 @@ tool such as griffe reads both, too, but doesn't follow names that a package imp
 
 from __future__ import annotations
 
-import argparse
 import ast
 import enum
 import importlib
 import importlib.util
 import inspect
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any, Final
 
 from docs.generate import python_source as source
-from docs.generate.commands_page import anchor
+from docs.generate.markdown import anchor
 
 PACKAGES: Final = ("dynamo.runtime", "dynamo.llm", "dynamo.llm.exceptions", "dynamo.worker")
 """Those that are there and have an `__all__` are told."""
@@ -173,14 +171,3 @@ def _doc(value: Any) -> str:
 
 def _module(value: Any) -> str:
     return f"In `{value.__module__}`."
-
-
-def main() -> None:
-    """Write the file that is named."""
-    parser = argparse.ArgumentParser(description="Write the Python reference, as Markdown.")
-    parser.add_argument("file", type=Path, help="where to")
-    parser.parse_args().file.write_text(render())
-
-
-if __name__ == "__main__":
-    main()

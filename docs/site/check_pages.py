@@ -29,8 +29,10 @@ from websockets.sync.client import ClientConnection, connect
 WIDTH: Final = 380
 PAGE_SECONDS: Final = 20.0
 BROWSERS: Final = ("chromium", "chromium-headless-shell", "google-chrome", "chromium-browser")
+QUIET: Final = "new Promise(done => setTimeout(done, 20))"
+"""What the page before still asks for has failed by then."""
 SEEN: Final = """(async () => {
-  const drawn = () => [...document.querySelectorAll('.mermaid')].every(e => e.shadowRoot || e.querySelector('svg') || e.tagName == 'DIV')
+  const drawn = () => [...document.querySelectorAll('.mermaid')].every(e => e.tagName == 'DIV');
   for (let i = 0; i < 100 && !drawn(); i++) await new Promise(done => setTimeout(done, 50));
   const pictures = [...document.images].filter(i => i.loading != 'lazy' || i.complete);
   return JSON.stringify({
@@ -66,6 +68,8 @@ class Browser:
 
     def open(self, url: str) -> dict[str, Any]:
         """Load a page and return what `SEEN` makes of it."""
+        self.call("Page.navigate", url="about:blank")
+        self.call("Runtime.evaluate", expression=QUIET, awaitPromise=True)
         self.events.clear()
         self.call("Page.navigate", url=url)
         end = time.monotonic() + PAGE_SECONDS
@@ -112,7 +116,7 @@ def _problem(method: str, params: dict[str, Any], host: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def served(site: Path) -> Iterator[str]:
-    """The site over HTTP on a free port of loopback."""
+    """Serve the site over HTTP on a free port of loopback."""
 
     class Handler(http.server.SimpleHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -122,7 +126,9 @@ def served(site: Path) -> Iterator[str]:
             else:
                 super().do_GET()
 
-        def log_message(self, format: str, *args: Any) -> None: ...
+        def log_request(self, *args: Any) -> None: ...
+
+        def log_error(self, *args: Any) -> None: ...
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=str(site)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -134,7 +140,7 @@ def served(site: Path) -> Iterator[str]:
 
 @contextlib.contextmanager
 def browser() -> Iterator[Browser]:
-    """A tab as narrow as a telephone; the browser and its folder are gone afterwards."""
+    """Open a tab as narrow as a telephone; the browser and its folder are gone afterwards."""
     program = next(filter(None, map(shutil.which, BROWSERS)), None)
     if program is None:
         raise SystemExit("there is no Chromium on PATH: apt-get install chromium")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from mkdocs.structure.files import File
-
 from docs.site import links
+from mkdocs.structure.files import File
 
 ROOT: Final = Path(__file__).parents[2]
 MERMAID: Final = "assets/vendor/mermaid.min.js"
@@ -20,17 +20,27 @@ def on_files(files: Any, config: Any) -> Any:
     vendored = Path(os.environ["MERMAID"])
     files.append(File.generated(config, MERMAID, abs_src_path=str(vendored.resolve())))
     waiting = [links.source(file.src_uri) for file in files if file.is_documentation_page()]
-    known = set(waiting)
+    waiting += [links.source(uri) for uri in _named(config.nav)]
+    known: set[str] = set()
     while waiting:
         path = waiting.pop()
-        for target in links.targets(path, (ROOT / path).read_text()):
-            if target in known or target.startswith(("docs/", "..")) or not (ROOT / target).is_file():
-                continue
-            known.add(target)
-            files.append(File.generated(config, links.address(target), abs_src_path=str(ROOT / target)))
-            if target.endswith(".md"):
-                waiting.append(target)
+        if path in known or path.startswith("..") or not (ROOT / path).is_file():
+            continue
+        known.add(path)
+        if not path.startswith(links.DOCS):
+            files.append(File.generated(config, links.address(path), abs_src_path=str(ROOT / path)))
+        if path.endswith(".md"):
+            waiting += links.targets(path, (ROOT / path).read_text())
     return files
+
+
+def _named(nav: Any) -> Iterator[str]:
+    """Yield the pages of a navigation, however deep."""
+    if isinstance(nav, str):
+        yield nav
+    else:
+        for entry in nav.values() if isinstance(nav, dict) else nav:
+            yield from _named(entry)
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:

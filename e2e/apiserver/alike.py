@@ -58,8 +58,8 @@ def _plain(value: Any) -> Any:
 
 def _managers(found: Object) -> list[str]:
     """Who owns fields, and how they came to it; not who reports a status, which comes when it comes."""
-    owners = [one for one in found["metadata"].get("managedFields", []) if one.get("subresource") != "status"]
-    return sorted({f"{one['manager']} {one['operation']}" for one in owners})
+    owners = [field for field in found["metadata"].get("managedFields", []) if field.get("subresource") != "status"]
+    return sorted({f"{owner['manager']} {owner['operation']}" for owner in owners})
 
 
 def _pod(found: Object) -> str:

@@ -172,8 +172,8 @@ class Snapshot:
         found = self._lists.get(request.plural)
         if found is None or not request.is_list:
             return None
-        items = [one for one in found["items"] if request.namespace in ("", one["metadata"]["namespace"])]
-        chosen = [one for one in items if selects(request.query.get("labelSelector", ""), one)]
+        items = [item for item in found["items"] if request.namespace in ("", item["metadata"]["namespace"])]
+        chosen = [item for item in items if selects(request.query.get("labelSelector", ""), item)]
         return {**found, "metadata": {"resourceVersion": found["metadata"]["resourceVersion"]}, "items": chosen}
 
 

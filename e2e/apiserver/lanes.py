@@ -143,16 +143,16 @@ class Lanes(Sequence[Lane]):
     def unready(self) -> dict[str, str]:
         """What each that isn't ready says of itself."""
         wanted = set(self.namespaces)
-        found = [one for one in self._items(PIPELINES) if one["metadata"]["namespace"] in wanted]
+        found = [item for item in self._items(PIPELINES) if item["metadata"]["namespace"] in wanted]
         return {one["metadata"]["namespace"]: said for one in found if (said := _unready(one))}
 
     def _items(self, kind: Resource) -> list[Object]:
-        return [{**one, "apiVersion": kind.api_version, "kind": kind.kind} for one in self._admin.items(kind)]
+        return [{**item, "apiVersion": kind.api_version, "kind": kind.kind} for item in self._admin.items(kind)]
 
 
 def _unready(pipeline: Object) -> str:
     conditions = pipeline.get("status", {}).get("conditions", [])
-    ready = next((one for one in conditions if one["type"] == "Ready"), None)
+    ready = next((condition for condition in conditions if condition["type"] == "Ready"), None)
     if ready is None:
         return "no status"
     if ready["observedGeneration"] != pipeline["metadata"]["generation"]:

@@ -103,7 +103,7 @@ class Plane:
 
     def audit(self, user: str, since: int = 0) -> list[Object]:
         """What this user asked, from the given entry of the log on; finished requests only."""
-        return [one for one in self._entries(since) if one["user"].get("username") == user]
+        return [entry for entry in self._entries(since) if entry["user"].get("username") == user]
 
     def mark(self) -> int:
         """The log's length, for `audit`."""

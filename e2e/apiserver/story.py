@@ -18,8 +18,8 @@ class Story(NamedTuple):
 
     def unlike(self, whole: Story) -> list[list[str]]:
         """Where a lane differs from a run that nothing befell."""
-        return [paths for ends, others in zip(self.ends, whole.ends, strict=True) for one in ends
-                if (paths := unlike(one, others[0]))]  # fmt: skip
+        return [paths for ends, others in zip(self.ends, whole.ends, strict=True) for end in ends
+                if (paths := unlike(end, others[0]))]  # fmt: skip
 
 
 def lived(lanes: Lanes, before_each: Callable[[], object] = lambda: None) -> Story:

@@ -52,10 +52,10 @@ class World:
     def children(self, name: str = "llama") -> list[tuple[str, str]]:
         """Kind and name of everything that bears the pipeline's label."""
         return sorted(
-            (resource.kind, one["metadata"]["name"])
+            (resource.kind, item["metadata"]["name"])
             for resource in CHILDREN
-            for one in self.items(resource)
-            if one["metadata"].get("labels", {}).get(naming.PIPELINE) == name
+            for item in self.items(resource)
+            if item["metadata"].get("labels", {}).get(naming.PIPELINE) == name
         )
 
     def items(self, resource: Resource) -> list[Object]:
@@ -84,7 +84,7 @@ class World:
     def managers(self, resource: Resource, name: str) -> list[tuple[str, str, str]]:
         """Manager, operation and subresource of each entry."""
         fields = self.get(resource, name)["metadata"]["managedFields"]
-        return [(one["manager"], one["operation"], one.get("subresource", "")) for one in fields]
+        return [(field["manager"], field["operation"], field.get("subresource", "")) for field in fields]
 
     def settle(self) -> None:
         """Until the operators haven't written anything for two seconds."""

@@ -24,7 +24,11 @@ LEFT = ("--bcrypt-cost", "--snapshot-count", "--max-request-bytes")
 def charts_container() -> dict[str, Any]:
     """etcd's, as the chart renders it by default."""
     documents = yaml.safe_load_all(GOLDEN.read_text())
-    sets = [one for one in documents if one["kind"] == "StatefulSet" and one["metadata"]["name"].endswith("-etcd")]
+    sets = [
+        document
+        for document in documents
+        if document["kind"] == "StatefulSet" and document["metadata"]["name"].endswith("-etcd")
+    ]
     container: dict[str, Any] = sets[0]["spec"]["template"]["spec"]["containers"][0]
     return container
 

@@ -33,7 +33,7 @@ PROJECTS = Resource("argoproj.io/v1alpha1", "AppProject", "appprojects")
 CASCADE = "resources-finalizer.argocd.argoproj.io"
 RESYNC_SECONDS = 10
 """So often it looks into git and compares; by default every three minutes."""
-# docs/how-to/operate/argo-cd.md: our component in the kustomization that installs Argo CD. Its pods' processes run here.
+# docs/how-to/operate/argo-cd.md: our component in the kustomization that installs Argo CD. Its pods run here.
 KUSTOMIZATION = """
 namespace: argocd
 resources: [namespace.yaml, install.yaml]
@@ -159,7 +159,7 @@ class ArgoCd:
     def writes(self, since: int = 0) -> list[str]:
         """Its mutating requests, but for those about its own objects."""
         found = []
-        for one in (one for user in USERS for one in self.plane.writes(user, since)):
+        for one in (write for user in USERS for write in self.plane.writes(user, since)):
             what: Object = one.get("objectRef", {})
             dry = "dryRun=All" in one["requestURI"]
             if not dry and what.get("apiGroup") != "argoproj.io" and what.get("namespace") != HOME:
@@ -228,13 +228,13 @@ class Application:
     def message(self) -> str:
         """Of its pipeline's health."""
         resources: list[Object] = self.live().get("status", {}).get("resources", [])
-        (found,) = [one for one in resources if one["kind"] == "DynamoPipeline"]
+        (found,) = [resource for resource in resources if resource["kind"] == "DynamoPipeline"]
         return str(found.get("health", {}).get("message", ""))
 
     def complaints(self) -> str:
         """What it says beside its state."""
         conditions: list[Object] = self.live().get("status", {}).get("conditions", [])
-        return "\n".join(str(one["message"]) for one in conditions)
+        return "\n".join(str(condition["message"]) for condition in conditions)
 
     def compares_on_the_server(self, *, yes: bool) -> None:
         """By trying what it would apply, instead of by its own arithmetic."""

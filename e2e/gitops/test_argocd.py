@@ -113,7 +113,7 @@ def test_kubectl_scale_stays(world: World, argo: ArgoCd, repository: Repository)
         world.plane.kubectl("scale", "--replicas=3", "dynamopipelines/llama", "-n", world.namespace)
         rests(world, application, revision)
         assert argo.writes(mark) == []
-        assert {one.sync for one in application.states(seen)} <= {SYNCED}
+        assert {state.sync for state in application.states(seen)} <= {SYNCED}
         more = repository.pipelines({"llama": {"replicas": 1, "components": [component], "restart": "now"}})
         until("it is healthy", lambda: world.ready() and application.state() == State(more, SYNCED, HEALTHY))
         assert (world.live()["spec"]["replicas"], world.live()["spec"]["restart"]) == (3, "now")
@@ -154,7 +154,7 @@ def without_image(world: World, application: Application, repository: Repository
 
 def image_pull_fails(world: World) -> bool:
     """The kubelets' part: every pod of that image waits; whether there are any."""
-    found = [one for one in world.items(PODS) if one["spec"]["containers"][0]["image"] == ABSENT]
+    found = [item for item in world.items(PODS) if item["spec"]["containers"][0]["image"] == ABSENT]
     for pod in found:
         (container,) = pod["spec"]["containers"]
         waiting = {"reason": "ImagePullBackOff", "message": f'Back-off pulling image "{ABSENT}"'}
@@ -212,9 +212,9 @@ def child_by_hand(world: World, application: Application, revision: str) -> None
     world.admin.merge(SETS_OF_WORKERS, world.namespace, name, {"spec": {"replicas": 5}})
     until("it is put back", lambda: world.get(SETS_OF_WORKERS, name)["spec"]["replicas"] == 2)
     rests(world, application, revision)
-    assert [one for one in world.writes(mark) if "statefulsets" in one] == [f"patch statefulsets/{name} 200"]
+    assert [write for write in world.writes(mark) if "statefulsets" in write] == [f"patch statefulsets/{name} 200"]
     assert application.argo.writes(mark) == []
-    assert {one.sync for one in application.states(seen)} <= {SYNCED}
+    assert {state.sync for state in application.states(seen)} <= {SYNCED}
 
 
 def pipeline_by_hand(world: World, application: Application, revision: str) -> None:

@@ -97,8 +97,8 @@ def test_the_samples_are_taken(server: Server) -> None:
         assert rules.check(DynamoPipeline.model_validate(found, strict=False)) == []
         path = f"{PIPELINES.path('default')}?dryRun=All&fieldValidation=Strict"
         made = server.admin.ask("POST", path, found, PLAIN)
-        assert [one["name"] for one in made["spec"]["components"]] == [
-            one.get("name") for one in found["spec"]["components"]
+        assert [component["name"] for component in made["spec"]["components"]] == [
+            component.get("name") for component in found["spec"]["components"]
         ], "a name that the server fills in would differ from git"
 
 

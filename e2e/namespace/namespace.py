@@ -113,9 +113,12 @@ class Namespace:
         states = []
         for pod in self.list("v1/Pod"):
             containers = pod.get("status", {}).get("containerStatuses", [])
-            state = [(one["name"], one["restartCount"], sorted(one.get("state", {}))) for one in containers]
+            state = [
+                (container["name"], container["restartCount"], sorted(container.get("state", {})))
+                for container in containers
+            ]
             computed = ""
-            if any("running" in one.get("state", {}) for one in containers):
+            if any("running" in container.get("state", {}) for container in containers):
                 with suppress(Exception):  # it may be ending, or have no such file: then its state tells enough
                     words = self.kubectl("exec", pod["metadata"]["name"], "--", "cat", "/proc/1/stat", seconds=30)
                     computed = " ".join(words.rpartition(")")[2].split()[11:13])

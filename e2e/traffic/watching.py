@@ -86,7 +86,7 @@ def lacking(status: Object, health: Object) -> str:
     """Which of the workers that a pipeline wants a frontend can't ask; empty where there are as many as wanted."""
     wanted = sum(component["replicas"] for component in status.get("components", []))
     # Releases before this one say neither.
-    found = (one for one in health.get("instances", []) if one.get("routable", True))
+    found = (instance for instance in health.get("instances", []) if instance.get("routable", True))
     reached = {str(one.get("host") or one["instance_id"]) for one in found}
     return f"{len(reached)} of {wanted}, {sorted(reached)}" if len(reached) < wanted else ""
 

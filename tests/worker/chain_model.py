@@ -130,7 +130,7 @@ def _fields() -> dict[str, Any]:
     }
 
 
-def write_gguf(folder: Path) -> Path:
+def write_gguf(folder: Path, context: int = CONTEXT) -> Path:
     """The model as `chain.gguf` in `folder`."""
     block = "blk.0."
     tensors = _tensors(
@@ -140,7 +140,7 @@ def write_gguf(folder: Path) -> Path:
         [f"{block}ffn_gate.weight", f"{block}ffn_up.weight"], f"{block}ffn_down.weight",
     )  # fmt: skip
     path = folder / "chain.gguf"
-    path.write_bytes(model_bytes(_fields(), tensors))
+    path.write_bytes(model_bytes({**_fields(), "llama.context_length": context}, tensors))
     return path
 
 

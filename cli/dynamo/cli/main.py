@@ -187,8 +187,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("dynamo"):
             raise  # ours, and so our mistake
+        from dynamo.runtime.process.extras import install_hint
+
         extra = "cluster" if (error.name or "").partition(".")[0] in _OF_CLUSTERS else "cli"
-        print(f'error: {error.name} is not installed: pip install "dynamo-pipelines[{extra}]"', file=sys.stderr)
+        print(f"error: {error.name} is not installed: {install_hint(extra)}", file=sys.stderr)
         code = 1
     except (click.Abort, KeyboardInterrupt):
         code = 130

@@ -72,7 +72,7 @@ TRTLLM: Final = (
         "tests/pages/test_gpu_engines.py::test_a_built_engine_is_refused",
         "an engine made by `trtllm-build`: name the checkout itself, which its PyTorch backend loads", "refused"),
     Row("trtllm, convert", (FEB, MAR), "`docker run`, `convert_checkpoint.py`, `trtllm-build`", _INSTALL,
-        'checkouts are loaded as they are: `pip install "dynamo-pipelines[trtllm]"`', ANOTHER_WAY),
+        'checkouts are loaded as they are: `pip install -e ".[trtllm]"`', ANOTHER_WAY),
     Row("trtllm, file", (MAY,), "dynamo-run out=pystr:ENGINE.py -- --engine_args ARGS.yaml",
         "tests/pages/test_own_engine.py::test_text_in_text_out", "the file gets the words behind `--`"),
     Row("trtllm", (JUL,), "dynamo-run in=http out=trtllm ORG/MODEL", _GPU),

@@ -12,10 +12,10 @@ _EXTRAS: Final = f"{_INSTALL}::test_what_the_table_installs_is_there"
 
 INSTALLING: Final = (
     Row("libraries", ALL, "system libraries, Rust, `cargo build`, with `--release`, `--target-dir`, `--manifest-path`",
-        _EXTRAS, 'nothing is compiled: `pip install "dynamo-pipelines[cli]"`', NOTHING_TO_DO),
+        _EXTRAS, 'nothing is compiled: `pip install -e ".[cli]"`', NOTHING_TO_DO),
     Row("features", (FEB, MAR, MAY, JUL), "build features: `mistralrs`, `llamacpp`, `sglang`, `vllm`, `trtllm`, "
         "`python`, `cuda`, `metal`, `vulkan`, `openmp`",
-        _EXTRAS, 'engines are extras: `pip install "dynamo-pipelines[llamacpp,mistralrs]"`; '
+        _EXTRAS, 'engines are extras: `pip install -e ".[llamacpp,mistralrs]"`; '
         "their wheels say what hardware they were built for", ANOTHER_WAY),
     Row("target", ALL, "`cd target/debug`, then `./dynamo-run`", f"{_INSTALL}::test_the_programs_names",
         "the program is on the PATH", NOTHING_TO_DO),
@@ -24,12 +24,12 @@ INSTALLING: Final = (
     Row("dynamo run", (MAY,), "`dynamo run` in the place of `dynamo-run`", f"{_INSTALL}::test_dynamo_run",
         "the same program", "works"),
     Row("environment of vllm", (FEB, MAR, MAY, JUL), "an environment by `uv venv`, then `uv pip install vllm==...`",
-        _EXTRAS, '`pip install "dynamo-pipelines[vllm]"` into any environment', ANOTHER_WAY),
+        _EXTRAS, '`pip install -e ".[vllm]"` into any environment', ANOTHER_WAY),
     Row("environment of sglang", (FEB, MAR, MAY, JUL),
         "the same for `sglang[all]==0.4.2`, with `sgl-kernel` and flashinfer's index",
-        _EXTRAS, '`pip install "dynamo-pipelines[sglang]"`', ANOTHER_WAY),
+        _EXTRAS, '`pip install -e ".[sglang]"`', ANOTHER_WAY),
     Row("no module dynamo", (JUL,), "vLLM's process finds no module `dynamo`: build the bindings with maturin", _EXTRAS,
-        'the engine runs in the worker\'s own environment: `pip install "dynamo-pipelines[vllm]"` holds both',
+        'the engine runs in the worker\'s own environment: `pip install -e ".[vllm]"` holds both',
         NOTHING_TO_DO),
     Row("library path", (FEB, MAR, JUL), "`LD_LIBRARY_PATH` for llama.cpp's libraries and the C bindings",
         f"{_FIRST}::test_a_gguf_file_in_a_terminal", "wheels hold their libraries", NOTHING_TO_DO),

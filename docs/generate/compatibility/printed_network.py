@@ -50,7 +50,7 @@ NAMES: Final = (
 ROUTING: Final = (
     Row("kv, patch", (JUL,), "a patched vLLM 0.8.4 or `ai-dynamo-vllm`, `patch -p1`, the C bindings, `LD_LIBRARY_PATH`",
         "tests/pages/test_install.py::test_what_the_table_installs_is_there",
-        'vLLM says itself what it caches: `pip install "dynamo-pipelines[vllm]"`', NOTHING_TO_DO),
+        'vLLM says itself what it caches: `pip install -e ".[vllm]"`', NOTHING_TO_DO),
     Row("kv, worker", (JUL,), "dynamo-run in=dyn://dynamo.endpoint.generate out=vllm CHECKOUT", _GPU),
     Row("kv, frontend", (JUL, JAN), "dynamo-run in=http out=dyn --router-mode kv", _KV,
         "a prompt goes where its beginning is cached"),

@@ -80,7 +80,7 @@ def watched(world: World, spec: Object, process: subprocess.Popen[bytes]) -> int
     while (ended := process.poll()) is None or compute(world.live()) != CURRENT:
         live = world.live()
         conditions: list[Object] = live.get("status", {}).get("conditions", [])
-        ready: Object = next((one for one in conditions if one["type"] == "Ready"), {})
+        ready: Object = next((condition for condition in conditions if condition["type"] == "Ready"), {})
         is_ready = ready.get("status") == "True" and ready.get("observedGeneration") == generation
         # A status is read before the children are: what is true of it then stays so.
         if is_ready or (ready and compute(live) == CURRENT):
@@ -100,13 +100,13 @@ def lacking(world: World, spec: Object) -> list[str]:
     component = spec["components"][0]
     frontend = world.get(DEPLOYMENTS, "llama-frontend")
     status, sets = frontend.get("status", {}), world.items(SETS)
-    workers = [one for one in world.items(PODS) if owner(one) == "StatefulSet"]
+    workers = [item for item in world.items(PODS) if owner(item) == "StatefulSet"]
     checks = {
         "the frontends' template": turn(frontend) == turn_of(spec),
         "the frontends' own generation": status.get("observedGeneration") == frontend["metadata"]["generation"],
         "frontends": status.get("updatedReplicas") == status.get("readyReplicas") == status.get("replicas") == 1,
         "one set of workers": [turn(one) for one in sets] == [component["env"][0]["value"]],
-        "workers": [is_ready(one) for one in workers] == [True] * component["replicas"],
+        "workers": [is_ready(worker) for worker in workers] == [True] * component["replicas"],
     }
     return [what for what, holds in checks.items() if not holds]
 
@@ -125,13 +125,13 @@ def turn(workload: Object) -> str:
 
 def owner(pod: Object) -> str:
     """The kind of what made it."""
-    return next((str(one["kind"]) for one in pod["metadata"].get("ownerReferences", [])), "")
+    return next((str(reference["kind"]) for reference in pod["metadata"].get("ownerReferences", [])), "")
 
 
 def is_ready(pod: Object) -> bool:
     """As its kubelet says."""
     conditions = pod.get("status", {}).get("conditions", [])
-    return any((one["type"], one["status"]) == ("Ready", "True") for one in conditions)
+    return any((condition["type"], condition["status"]) == ("Ready", "True") for condition in conditions)
 
 
 def said_by_kstatus(world: World, folder: Path) -> str:

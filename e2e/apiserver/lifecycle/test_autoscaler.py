@@ -32,7 +32,7 @@ def test_an_autoscaler_of_kubernetes_scales_a_pipeline(world: World) -> None:
         scaled(world, 3)
         world.plane.kubectl("patch", "hpa/llama", "--type=merge", '--patch={"spec": {"minReplicas": 5}}', *words)
         scaled(world, 5)
-    by_it = [one for one in world.plane.writes(USER, mark) if one["objectRef"].get("subresource") == "scale"]
+    by_it = [write for write in world.plane.writes(USER, mark) if write["objectRef"].get("subresource") == "scale"]
     assert len(by_it) == 2, "the autoscaler wrote once for each bound: nobody undid it"
 
 

@@ -162,5 +162,5 @@ def owned(world: World, kind: str, name: str) -> list[Object]:
 def specs(world: World) -> dict[tuple[str, str], tuple[str, Object]]:
     """Uid and spec of all that makes pods, and of the pods."""
     kinds = (DEPLOYMENTS, SETS, PODS)
-    live = [(kind.kind, one) for kind in kinds for one in world.items(kind)]
+    live = [(kind.kind, item) for kind in kinds for item in world.items(kind)]
     return {(kind, one["metadata"]["name"]): (one["metadata"]["uid"], one["spec"]) for kind, one in live}

@@ -38,7 +38,7 @@ def test_a_new_pipeline_of_the_same_name(world: World) -> None:
         uids.add(uid)
         for kind, name in world.children():
             owners = world.get(resource_of(kind), name)["metadata"]["ownerReferences"]
-            assert [one["uid"] for one in owners] == [uid], (kind, name)
+            assert [owner["uid"] for owner in owners] == [uid], (kind, name)
         world.admin.delete(PIPELINES, world.namespace, "llama")
     assert len(uids) == 3
 

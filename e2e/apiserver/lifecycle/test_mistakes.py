@@ -80,7 +80,7 @@ def test_a_field_that_cannot_change(world: World) -> None:
     world.operators.start()
     world.pipeline(spec=cached("one"))
     world.until_ready()
-    (claim,) = [one["metadata"] for one in world.items(CLAIMS)]
+    (claim,) = [item["metadata"] for item in world.items(CLAIMS)]
     world.pipeline(spec=cached("other"))
     until("it is stalled", lambda: world.condition("Stalled").get("reason") == "AdmissionRejected")
     assert "immutable" in world.condition("Stalled")["message"]
@@ -96,11 +96,11 @@ def test_what_a_set_can_not_change_is_another_revision(world: World) -> None:
     world.operators.start()
     world.pipeline(spec={"components": [MOCKER]})
     world.until_ready()
-    before = {one["metadata"]["uid"] for one in world.items(SETS)}
+    before = {item["metadata"]["uid"] for item in world.items(SETS)}
     for spec in ({"components": [{**MOCKER, "kvCacheBlockSize": 32}]}, {"components": [MOCKER], "restart": "today"}):
         world.pipeline(spec=spec)
         world.until_ready()
-        now = {one["metadata"]["uid"] for one in world.items(SETS)}
+        now = {item["metadata"]["uid"] for item in world.items(SETS)}
         assert len(now) == 1
         assert not now & before
         before |= now
@@ -151,7 +151,7 @@ def test_an_autoscaler_sets_a_pipelines_replicas(world: World) -> None:
     world.admin.merge(PIPELINES, world.namespace, "llama", {"spec": {"replicas": 4}}, "scale")
     until("so many serve", lambda: world.ready() and world.live()["status"]["workers"] == "4/4")
     world.settle()
-    (name,) = [one["metadata"]["name"] for one in world.items(SETS)]
+    (name,) = [item["metadata"]["name"] for item in world.items(SETS)]
     assert world.get(SETS, name)["spec"]["replicas"] == 4
     world.pipeline(spec={**scaled, "restart": "now"})
     until("it has rolled", lambda: world.ready() and name not in [s["metadata"]["name"] for s in world.items(SETS)])

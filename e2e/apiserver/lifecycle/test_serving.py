@@ -21,8 +21,8 @@ def test_a_pipeline_is_served_and_then_left_alone(world: World) -> None:
     world.until_ready()
     world.settle()
     writes = world.writes(begun)
-    assert all(one.endswith((" 200", " 201")) for one in writes), writes
-    parts = [one for one in writes if "dynamopipelines" not in one and "events" not in one]
+    assert all(write.endswith((" 200", " 201")) for write in writes), writes
+    parts = [write for write in writes if "dynamopipelines" not in write and "events" not in write]
     assert len(parts) == len(set(parts)) == len(world.children()), parts
     rest = world.plane.mark()
     for _ in range(10):
@@ -74,10 +74,14 @@ def test_who_owns_which_fields(world: World) -> None:
     for kind, name in world.children():
         managers = world.managers(resource_of(kind), name)
         assert (MANAGER, "Apply", "") in managers, (kind, name, managers)
-        assert not [one for one in managers if one[0] == MANAGER and one[1] != "Apply"], (kind, name, managers)
+        assert not [manager for manager in managers if manager[0] == MANAGER and manager[1] != "Apply"], (
+            kind,
+            name,
+            managers,
+        )
     fields = world.live()["metadata"]["managedFields"]
-    ours = [one for one in fields if one["manager"] == MANAGER]
-    assert [one.get("subresource") for one in ours] == ["status"]
+    ours = [field for field in fields if field["manager"] == MANAGER]
+    assert [field.get("subresource") for field in ours] == ["status"]
     assert "f:spec" not in str(ours)
     assert "finalizers" not in world.live()["metadata"]
     assert "annotations" not in world.live()["metadata"]
@@ -86,13 +90,13 @@ def test_who_owns_which_fields(world: World) -> None:
 def workers(world: World) -> list[int]:
     """Replicas of the workers' sets."""
     sets = resource_of("StatefulSet")
-    return [one["spec"]["replicas"] for one in world.items(sets)]
+    return [item["spec"]["replicas"] for item in world.items(sets)]
 
 
 def settled(world: World, replicas: int) -> bool:
     """Ready for the present generation with so many workers."""
     components = world.live().get("status", {}).get("components", [])
-    return world.ready() and [one["replicas"] for one in components] == [replicas]
+    return world.ready() and [component["replicas"] for component in components] == [replicas]
 
 
 def again(world: World, resource: Resource, name: str, uid: str) -> bool:

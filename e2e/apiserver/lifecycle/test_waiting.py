@@ -57,7 +57,7 @@ def served(world: World) -> bool:
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     for pod in world.items(PODS):
         conditions: list[Object] = pod.get("status", {}).get("conditions", [])
-        if pod["spec"].get("nodeName") and not any(one["type"] == "Ready" for one in conditions):
+        if pod["spec"].get("nodeName") and not any(condition["type"] == "Ready" for condition in conditions):
             ready = {"type": "Ready", "status": "True", "lastTransitionTime": now}
             status = {"phase": "Running", "conditions": [*conditions, ready]}
             world.admin.merge(PODS, world.namespace, pod["metadata"]["name"], {"status": status}, "status")

@@ -80,7 +80,7 @@ def test_the_api_server_dies_and_comes_back(world: World, note: Note, away: int)
     note(f"API server away for {away} s: seconds until a new pipeline has its parts", round(time.monotonic() - back, 1))
     world.until_ready("second")
     assert operator.process.poll() is None
-    assert not [one for one in world.writes(rest) if "llama" in one]
+    assert not [write for write in world.writes(rest) if "llama" in write]
 
 
 def renewed(world: World, since: float) -> bool:

@@ -33,9 +33,9 @@ def test_writes_that_fail_for_good(world: World, proxy: Proxy, note: Note) -> No
         assert world.condition(kind)["message"] == f"Service llama-frontend: {FULL.message} (HTTP 500)"
     assert world.condition("Stalled") == {}
     until("the rest is made", lambda: {"Deployment", "StatefulSet"} <= {kind for kind, _ in world.children()})
-    tries = len([one for one in script.writes if "services" in one])
+    tries = len([write for write in script.writes if "services" in write])
     time.sleep(10)
-    assert len([one for one in script.writes if "services" in one]) <= tries + 3, "later each time"
+    assert len([write for write in script.writes if "services" in write]) <= tries + 3, "later each time"
     script.always = {}
     world.until_ready()
     assert world.condition("Reconciling") == {}
@@ -53,7 +53,7 @@ def test_a_watch_that_stands_still(world: World, proxy: Proxy, note: Note) -> No
     until("it is ready", lambda: world.ready(), SEEN_SECONDS)
     note("seconds until Ready with a watch of pods that stands still", round(time.monotonic() - began, 1))
     until("the watch is begun anew", lambda: "has stalled; restarting" in operator.said(), 20)
-    (name,) = [one["metadata"]["name"] for one in world.items(resource_of("StatefulSet"))]
+    (name,) = [item["metadata"]["name"] for item in world.items(resource_of("StatefulSet"))]
     world.admin.delete(PODS, world.namespace, f"{name}-0")
     until("the new watch tells", lambda: world.condition()["status"] == "False", 10)
     until("and again", lambda: world.ready(), 20)

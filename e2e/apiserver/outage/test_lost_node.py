@@ -22,7 +22,7 @@ def test_a_pod_on_a_dead_node_is_replaced(world: World, note: Note) -> None:
     operator = world.operators.start()
     world.pipeline()
     world.until_ready()
-    (name,) = [one["metadata"]["name"] for one in world.items(SETS)]
+    (name,) = [item["metadata"]["name"] for item in world.items(SETS)]
     lost = f"{name}-0"
     binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": lost},
                "target": {"apiVersion": "v1", "kind": "Node", "name": "dead"}}  # fmt: skip
@@ -41,7 +41,7 @@ def test_a_pod_on_a_dead_node_is_replaced(world: World, note: Note) -> None:
     rest = world.plane.mark()
     time.sleep(5)
     assert world.writes(rest) == []
-    assert not [one for one in world.writes(0) if one.startswith("delete pods")]
+    assert not [write for write in world.writes(0) if write.startswith("delete pods")]
     world.admin.ask("DELETE", f"{PODS.path(world.namespace, lost)}?gracePeriodSeconds=0")
     until("its set is as before", lambda: world.get(SETS, name)["spec"]["replicas"] == 2)
     world.until_ready()

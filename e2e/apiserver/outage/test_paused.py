@@ -43,5 +43,5 @@ def test_a_paused_leader_wakes_up_after_another_one_leads(world: World, proxy: P
     time.sleep(AFTER_SECONDS)
     assert script.writes[written:] == []
     assert world.operators.holder() == "second"
-    assert sorted(one["spec"]["replicas"] for one in world.items(resource_of("StatefulSet"))) == [2, 3, 3]
+    assert sorted(item["spec"]["replicas"] for item in world.items(resource_of("StatefulSet"))) == [2, 3, 3]
     assert first.process.poll() is None

@@ -20,7 +20,7 @@ from dynamo.operator.kube.resources import CHILDREN, PIPELINES, PODS, resource_o
 
 AT_ONCE = 30
 AWAY_SECONDS = 2.0
-WATCHED = tuple(one for one in REFUSALS if one.code in (410, 429, 500))
+WATCHED = tuple(refusal for refusal in REFUSALS if refusal.code in (410, 429, 500))
 KINDS_WATCHED = [kind.plural for kind in (PIPELINES, *CHILDREN, PODS)]
 Fault = tuple[int, Refusal | None]
 """A write's number, and how it is refused; None: it is carried out, and nobody hears."""

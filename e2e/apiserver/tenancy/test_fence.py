@@ -148,7 +148,7 @@ def test_a_leader_overtaken_by_an_edit_makes_nothing_of_the_old_spec(guarded: Wo
     assert state, "it was asked"
     assert wrote == []
     asyncio.run(reconcile(guarded, "new", key, lambda: True))
-    assert [one for one in guarded.writes(mark) if one.endswith(" 201")]
+    assert [write for write in guarded.writes(mark) if write.endswith(" 201")]
 
 
 async def reconcile(world: World, pod: str, key: Key, may_write: Callable[[], bool]) -> None:

@@ -99,8 +99,8 @@ def made(world: World, namespace: str, name: str) -> float:
     body = {"apiVersion": PIPELINES.api_version, "kind": PIPELINES.kind, "metadata": metadata}
     begun = time.monotonic()
     world.admin.apply(PIPELINES, {**body, "spec": {"components": [{"engine": "mocker"}]}})
-    until(f"{name} is made", lambda: any(one["metadata"]["name"].startswith(f"{name}-worker")
-                                         for one in world.admin.items(SETS, namespace)))  # fmt: skip
+    until(f"{name} is made", lambda: any(item["metadata"]["name"].startswith(f"{name}-worker")
+                                         for item in world.admin.items(SETS, namespace)))  # fmt: skip
     return time.monotonic() - begun
 
 

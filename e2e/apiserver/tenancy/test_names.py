@@ -29,7 +29,7 @@ def test_a_foreign_object_is_never_taken_over(world: World) -> None:
     assert found["metadata"]["uid"] == made["metadata"]["uid"]
     assert found["spec"] == made["spec"]
     assert found["metadata"]["managedFields"] == made["metadata"]["managedFields"]
-    tried = [one for one in world.writes(begun) if f"services/{foreign} " in one]
+    tried = [write for write in world.writes(begun) if f"services/{foreign} " in write]
     assert tried, "the name is wanted"
     assert all(one.endswith(" 409") for one in tried), tried
     world.admin.delete(SERVICES, world.namespace, foreign)

@@ -46,7 +46,7 @@ def data(world: World, name: str = nats.NAME) -> dict[str, bytes]:
 
 def owners(world: World, kind: Resource) -> set[str]:
     found = world.admin.get(kind, world.namespace, nats.NAME)
-    return {one["name"] for one in found["metadata"]["ownerReferences"]} if found else set()
+    return {reference["name"] for reference in found["metadata"]["ownerReferences"]} if found else set()
 
 
 def is_let_in(world: World, name: str) -> bool:
@@ -68,11 +68,11 @@ def test_two_pipelines_share_one(world: World) -> None:
     begun = world.plane.mark()
     world.operators.start()
     both_ready(world)
-    writes = [one for one in world.writes(begun) if nats.NAME in one]
-    assert all(one.endswith((" 200", " 201")) for one in writes), writes
+    writes = [write for write in world.writes(begun) if nats.NAME in write]
+    assert all(write.endswith((" 200", " 201")) for write in writes), writes
     for kind in KINDS:
-        assert len([one for one in writes if NAMES[kind] in one and one.endswith("201")]) == 1
-        assert len([one for one in writes if NAMES[kind] in one]) <= 2
+        assert len([write for write in writes if NAMES[kind] in write and write.endswith("201")]) == 1
+        assert len([write for write in writes if NAMES[kind] in write]) <= 2
         assert owners(world, kind) == {"llama", "other"}
         assert (MANAGER, "Apply", "") in world.managers(kind, nats.NAME)
     assert is_let_in(world, "llama")
@@ -94,7 +94,7 @@ def test_a_later_pipeline_is_added(world: World) -> None:
     world.pipeline("other")
     world.until_ready("other")
     world.settle()
-    writes = [one for one in world.writes(begun) if nats.NAME in one]
+    writes = [write for write in world.writes(begun) if nats.NAME in write]
     assert sorted(writes) == sorted(f"patch {NAMES[kind]} 200" for kind in KINDS)
     assert data(world) == before
     assert [owners(world, kind) for kind in KINDS] == [{"llama", "other"}] * len(KINDS)

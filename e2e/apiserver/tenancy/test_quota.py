@@ -32,7 +32,7 @@ def test_no_room_for_pods(world: World) -> None:
     world.pipeline()
     until("the frontend says so", lambda: world.condition("FrontendReady").get("reason") == "QuotaExceeded")
     assert "exceeded quota: small" in world.condition("FrontendReady")["message"]
-    (name,) = [one["metadata"]["name"] for one in world.items(resource_of("StatefulSet"))]
+    (name,) = [item["metadata"]["name"] for item in world.items(resource_of("StatefulSet"))]
     until("the pod is named", lambda: f"pod {name}-0 is not created yet" in world.condition("WorkersReady")["message"])
     limit(world, "pods", "10")
     world.until_ready()

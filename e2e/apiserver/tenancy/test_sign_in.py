@@ -75,10 +75,10 @@ def test_credentials_are_written_once(world: World, etcd: str) -> None:
     world.until_ready()
     world.settle()
     writes = world.writes(begun)
-    assert all(one.endswith((" 200", " 201")) for one in writes), writes
-    parts = [one for one in writes if "dynamopipelines" not in one and f"{world.namespace}-" not in one]
+    assert all(write.endswith((" 200", " 201")) for write in writes), writes
+    parts = [write for write in writes if "dynamopipelines" not in write and f"{world.namespace}-" not in write]
     assert parts[0] == f"patch secrets/{NAME} 201"
-    assert [one for one in writes if NAME in one] == parts[:1]
+    assert [write for write in writes if NAME in write] == parts[:1]
     assert world.managers(SECRETS, NAME) == [(MANAGER, "Apply", "")]
     assert world.get(SECRETS, NAME)["metadata"]["ownerReferences"][0]["kind"] == "DynamoPipeline"
     assert len(users(world, etcd)) == 1

@@ -69,8 +69,8 @@ def installed(world: World, name: str) -> Operator:
 def images(world: World, name: str = "llama") -> set[str]:
     """Of all that makes pods, by repository."""
     found: list[Object] = [
-        one for kind in ("Deployment", "StatefulSet") for one in world.items(resource_of(kind))
-        if one["metadata"]["labels"]["dynamo.dev/pipeline"] == name
+        item for kind in ("Deployment", "StatefulSet") for item in world.items(resource_of(kind))
+        if item["metadata"]["labels"]["dynamo.dev/pipeline"] == name
     ]  # fmt: skip
     return {one["spec"]["template"]["spec"]["containers"][0]["image"].partition("/")[0] for one in found}
 

@@ -17,11 +17,11 @@ def test_a_missing_secret(namespace: Namespace) -> None:
     namespace.apply(pipeline(NAME, WITH_SECRET))
     condition = wait_for("it says why", lambda: _with(namespace, "CreateContainerConfigError"), SAY_SECONDS)
     assert f'secret "{SECRET}" not found' in condition["message"]
-    (pod,) = [one["metadata"] for one in workers(namespace, NAME)]
+    (pod,) = [worker["metadata"] for worker in workers(namespace, NAME)]
     assert f"pod {pod['name']} " in condition["message"]
     namespace.apply(_secret("first"))
     namespace.wait_ready(NAME)
-    assert [one["metadata"]["uid"] for one in workers(namespace, NAME)] == [pod["uid"]]
+    assert [worker["metadata"]["uid"] for worker in workers(namespace, NAME)] == [pod["uid"]]
 
 
 def test_a_rotated_secret(namespace: Namespace) -> None:

@@ -11,5 +11,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         from dynamo.frontend.process import make_command
     except ModuleNotFoundError as error:
-        sys.exit(f'dynamo-frontend: {error.name} is not installed: pip install "dynamo-pipelines[frontend]"')
+        from dynamo.runtime.process.extras import install_hint
+
+        sys.exit(f"dynamo-frontend: {error.name} is not installed: {install_hint('frontend')}")
     make_command().main(None if argv is None else list(argv))

@@ -33,37 +33,37 @@ _ISL = (0, 100, 210, 430, 870, 1800, 3600, 7400, 15000, 31000, 63000, 130000)
 _OSL = (0, 100, 210, 430, 880, 1800, 3700, 7600, 16000, 32000)
 
 _HISTOGRAMS: Final = {
-    "time_to_first_token_seconds": ("Time until the first token of a response", _TTFT),
-    "inter_token_latency_seconds": ("Time between two tokens of a stream", _ITL),
-    "request_duration_seconds": ("Time of whole requests", _DURATION),
-    "embedding_latency_seconds": ("Time until the vectors of a request are there", _TTFT),
-    "router_queue_wait_seconds": ("Time that requests waited for a worker with room", _TTFT),
-    "input_sequence_tokens": ("Prompt tokens per request", _ISL),
-    "output_sequence_tokens": ("Produced tokens per request", _OSL),
-    "cached_tokens": ("Prompt tokens that came from a prefix cache, per request", _ISL),
+    "time_to_first_token_seconds": ("Seconds until the first token of an answer (TTFT)", _TTFT),
+    "inter_token_latency_seconds": ("Seconds between two tokens of a stream (ITL)", _ITL),
+    "request_duration_seconds": ("Seconds of a whole request", _DURATION),
+    "embedding_latency_seconds": ("Seconds until the embeddings of a request are there", _TTFT),
+    "router_queue_wait_seconds": ("Seconds that a request waited for a worker with room", _TTFT),
+    "input_sequence_tokens": ("Prompt tokens of a request", _ISL),
+    "output_sequence_tokens": ("Output tokens of a request", _OSL),
+    "cached_tokens": ("Prompt tokens of a request that came from a KV cache", _ISL),
 }
 _COUNTERS: Final = {
-    "output_tokens_total": "Produced tokens",
-    "model_cancellation_total": "Requests that ended because their client left",
-    "model_migration_exhausted_total": "Streams that broke off and had no migration left",
-    "model_migration_max_seq_len_exceeded_total": "Requests that became too long to go on elsewhere",
+    "output_tokens_total": "Output tokens",
+    "model_cancellation_total": "Requests that ended because the client left",
+    "model_migration_exhausted_total": "Streams that failed because the migration limit was used up",
+    "model_migration_max_seq_len_exceeded_total": "Requests that became too long to migrate (--migration-max-seq-len)",
     "model_kv_steps_total": "Engine steps whose KV events were applied (kv router)",
     "model_remote_prefills_total": "Prompts that a prefill worker computed",
-    "model_local_prefills_total": "Prompts that a decode worker computed by the rules, where there are prefill workers",
-    "model_prefill_fallbacks_total": "Prompts that a decode worker computed since no prefill worker did",
-    "model_kv_gaps_total": "How often KV events of an instance were missing (kv router)",
+    "model_local_prefills_total": "Prompts that a decode worker computed by the rules, despite prefill workers",
+    "model_prefill_fallbacks_total": "Prompts that a decode worker computed because no prefill worker could",
+    "model_kv_gaps_total": "Gaps in the KV events of an instance (kv router)",
     "model_kv_snapshots_total": "Snapshots of an instance's KV cache that were applied (kv router)",
 }
 _GAUGES: Final = {
-    "inflight_requests": "Requests being answered",
-    "router_queue_pending_requests": "Requests that wait for a worker with room",
+    "inflight_requests": "Requests in flight",
+    "router_queue_pending_requests": "Requests that wait for a worker with room now",
     "router_queue_pending_isl_tokens": "Prompt tokens of the requests that wait",
-    "model_context_length": "Context length of the model, in tokens",
+    "model_context_length": "Context length of the model in tokens",
     "model_kv_cache_block_size": "Tokens per KV block",
     "model_total_kv_blocks": "KV blocks of one instance",
-    "model_max_num_seqs": "Sequences that one instance runs side by side",
-    "model_max_num_batched_tokens": "Tokens of one engine step, at most",
-    "model_migration_limit": "How often a request may go on elsewhere",
+    "model_max_num_seqs": "Sequences that one instance runs at once",
+    "model_max_num_batched_tokens": "Tokens of one engine step at most",
+    "model_migration_limit": "Times that a request may move to another worker",
     "model_ready": "1 while an instance serves the model",
 }
 
@@ -159,23 +159,27 @@ class Metrics(Collector):
         tasks = GaugeMetricFamily(PREFIX + "asyncio_tasks", "Tasks of the process's event loop")
         tasks.add_metric([], event_loop.task_count())
         yield tasks
-        disconnected = GaugeMetricFamily(PREFIX + "disconnected_clients", "Clients that left before the end")
+        disconnected = GaugeMetricFamily(
+            PREFIX + "disconnected_clients", "Clients that left before their answer was complete"
+        )
         disconnected.add_metric([], self.disconnected)
         yield disconnected
-        active = GaugeMetricFamily(PREFIX + "active_requests", "HTTP requests being answered")
+        active = GaugeMetricFamily(PREFIX + "active_requests", "HTTP requests in flight")
         active.add_metric([], self._active())
         yield active
-        yield _counter("timeouts", "What a time limit ended", "type", self._timeouts)
+        yield _counter("timeouts", "Requests and connections that a time limit ended, by limit", "type", self._timeouts)
         yield from self._model_families()
 
     def _requests_families(self) -> Iterator[Metric]:
         labels = ["model", "endpoint", "request_type"]
         total = CounterMetricFamily(
-            PREFIX + "requests", "Requests that are over", labels=[*labels, "status", "error_type"]
+            PREFIX + "requests",
+            "Requests that have ended, by status and error type",
+            labels=[*labels, "status", "error_type"],
         )
         for key, count in self._requests.items():
             total.add_metric(key, count)
-        started = CounterMetricFamily(PREFIX + "requests_started", "Requests that were begun", labels=labels)
+        started = CounterMetricFamily(PREFIX + "requests_started", "Requests that have begun", labels=labels)
         for start, count in self._started.items():
             started.add_metric(start, count)
         yield from (total, started)
@@ -202,11 +206,11 @@ class Metrics(Collector):
 
     def _labelled_families(self, meters: Iterable[ModelMeter]) -> Iterator[Metric]:
         """Yield what has a label beside the model."""
-        text = "Requests that were given to another instance"
+        text = "Requests that moved to another instance"
         moved = CounterMetricFamily(PREFIX + "model_migration", text, labels=["model", "migration_type"])
-        text = "Instances whose KV events are missing or can't be used (kv router)"
+        text = "Instances whose KV events are missing or unusable, by reason (kv router)"
         unfollowed = GaugeMetricFamily(PREFIX + "router_instances_without_kv_events", text, labels=["model", "reason"])
-        text = "Requests rejected with 503, and requests and connections rejected before their model was known"
+        text = "Requests rejected with 503, and those rejected before their model was known, by error code"
         rejected = CounterMetricFamily(PREFIX + "rejected_requests", text, labels=["model", "reason"])
         for reason, count in self._rejections.items():
             rejected.add_metric(["", reason], count)

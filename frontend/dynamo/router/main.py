@@ -84,6 +84,13 @@ async def serving(runtime: DistributedRuntime, settings: RouterSettings) -> Asyn
         await router.close()
 
 
+_COUNTERS: Final = {
+    "kv_steps": "Engine steps whose KV events were applied.",
+    "kv_gaps": "Gaps in the KV events of an instance.",
+    "kv_snapshots": "Snapshots of an instance's KV cache that were applied.",
+}
+
+
 class _Figures(Collector):
     """`/metrics`: whose caches are known."""
 
@@ -92,16 +99,16 @@ class _Figures(Collector):
 
     def collect(self) -> list[Metric]:
         unfollowed = GaugeMetricFamily(
-            "dynamo_router_instances_without_kv_events", "Workers whose KV events are not followed.", labels=["reason"]
+            "dynamo_router_instances_without_kv_events",
+            "Workers whose KV events are missing or unusable, by reason.",
+            labels=["reason"],
         )
         for reason, count in self._counts.unfollowed.items():
             unfollowed.add_metric([reason], count)
         found: list[Metric] = [unfollowed]
-        for name in ("kv_steps", "kv_gaps", "kv_snapshots"):
+        for name, text in _COUNTERS.items():
             value = self._counts.counters[f"model_{name}_total"]
-            found.append(
-                CounterMetricFamily(f"dynamo_router_{name}", f"See docs/design/serving/kv.md ({name}).", value=value)
-            )
+            found.append(CounterMetricFamily(f"dynamo_router_{name}", text, value=value))
         return found
 
 

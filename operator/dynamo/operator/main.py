@@ -133,7 +133,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _lacking(error: ImportError) -> NoReturn:
-    _fail(f"{error}: install the operator with `pip install 'dynamo-pipelines[operator]'`")
+    _fail(f"{error}: run pip install -e '.[operator]' in the clone")
 
 
 def _fail(sentence: str) -> NoReturn:

@@ -4,11 +4,34 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 CONTROLLER = "dynamopipeline"
 BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+
+class Family(NamedTuple):
+    """What a metric is."""
+
+    kind: str
+    labels: tuple[str, ...]
+    text: str
+
+
+FAMILIES: Mapping[str, Family] = {
+    "controller_runtime_reconcile_total": Family("counter", ("controller", "result"), "Reconciles by their result."),
+    "controller_runtime_reconcile_time_seconds": Family("histogram", ("controller",), "Seconds of a reconcile."),
+    "rest_client_requests_total": Family(
+        "counter", ("method", "code"), "Requests to the API server by the status of the answer."
+    ),
+    "workqueue_depth": Family("gauge", ("name",), "Pipelines that wait to be reconciled."),
+    "workqueue_longest_waiting_seconds": Family("gauge", ("name",), "Seconds that the longest waiting pipeline waits."),
+    "leader_election_master_status": Family("gauge", ("name",), "1 while this operator leads."),
+    "dynamo_operator_pipelines": Family("gauge", (), "Pipelines that the operator serves."),
+    "dynamo_operator_watch_restarts_total": Family("counter", (), "Watches of the API server that were opened again."),
+    "dynamo_operator_sweeps_total": Family("counter", (), "Comparisons of all pipelines with the API server."),
+}
 
 
 class Backlog(NamedTuple):
@@ -50,29 +73,35 @@ class Metrics:
 
     def _lines(self, backlog: Backlog) -> Iterator[str]:
         label = f'controller="{CONTROLLER}"'
-        yield "# TYPE controller_runtime_reconcile_total counter"
+        yield from _head("controller_runtime_reconcile_total")
         for result in ("success", "error", "requeue_after"):
             yield f'controller_runtime_reconcile_total{{{label},result="{result}"}} {self.results[result]}'
-        yield "# TYPE controller_runtime_reconcile_time_seconds histogram"
+        yield from _head("controller_runtime_reconcile_time_seconds")
         total = 0
         for bound, count in zip((*BOUNDS, "+Inf"), self._buckets, strict=True):
             total += count
             yield f'controller_runtime_reconcile_time_seconds_bucket{{{label},le="{bound}"}} {total}'
         yield f"controller_runtime_reconcile_time_seconds_sum{{{label}}} {self._seconds:.6f}"
         yield f"controller_runtime_reconcile_time_seconds_count{{{label}}} {total}"
-        yield "# TYPE rest_client_requests_total counter"
+        yield from _head("rest_client_requests_total")
         for (method, code), count in sorted(self.requests.items()):
             yield f'rest_client_requests_total{{method="{method}",code="{code or "<error>"}"}} {count}'
         yield from _gauge("workqueue_depth", backlog.depth, f'name="{CONTROLLER}"')
         yield from _gauge("workqueue_longest_waiting_seconds", round(backlog.oldest, 3), f'name="{CONTROLLER}"')
         yield from _gauge("leader_election_master_status", int(self.leading), 'name="dynamo-operator"')
         yield from _gauge("dynamo_operator_pipelines", backlog.pipelines)
-        yield "# TYPE dynamo_operator_watch_restarts_total counter"
+        yield from _head("dynamo_operator_watch_restarts_total")
         yield f"dynamo_operator_watch_restarts_total {self.watch_restarts}"
-        yield "# TYPE dynamo_operator_sweeps_total counter"
+        yield from _head("dynamo_operator_sweeps_total")
         yield f"dynamo_operator_sweeps_total {self.sweeps}"
 
 
+def _head(name: str) -> Iterator[str]:
+    family = FAMILIES[name]
+    yield f"# HELP {name} {family.text}"
+    yield f"# TYPE {name} {family.kind}"
+
+
 def _gauge(name: str, value: float, labels: str = "") -> Iterator[str]:
-    yield f"# TYPE {name} gauge"
+    yield from _head(name)
     yield f"{name}{{{labels}}} {value}" if labels else f"{name} {value}"

@@ -46,9 +46,7 @@ def test_the_parts_of_other_layers_are_there() -> None:
         "except Exception as error: print(type(error).__name__, error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=180)
-    wanted = (
-        'InvalidArgument HttpService needs fastapi, which is not installed: pip install "dynamo-pipelines[frontend]"'
-    )
+    wanted = "InvalidArgument HttpService needs fastapi, which is not installed: run pip install -e '.[frontend]' in the clone"
     assert done.stdout.strip() == wanted
 
 

@@ -90,8 +90,8 @@ def test_who_asks_and_who_answers(line: str, model: str, terminal: bool, roles: 
         ("in=dyn://a.b.c out=dyn", "", "needs an engine"),
         ("in=http out=pystr:", "", "needs a file"),
         ("in=dyn://a.b!.c out=echo", "", "may hold only letters"),
-        ("in=http", "Qwen/Qwen3-0.6B", "dynamo-pipelines[mistralrs]"),
-        ("in=http", "m.gguf", "dynamo-pipelines[llamacpp]"),
+        ("in=http", "Qwen/Qwen3-0.6B", ".[mistralrs]"),
+        ("in=http", "m.gguf", ".[llamacpp]"),
     ],
 )
 def test_what_nobody_can_do(line: str, model: str, says: str) -> None:

@@ -278,7 +278,7 @@ def test_a_missing_extra_is_named() -> None:
         [sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
-    said = 'error: fastapi is not installed: pip install "dynamo-pipelines[cli]"\n'
+    said = "error: fastapi is not installed: run pip install -e '.[cli]' in the clone\n"
     assert (done.returncode, done.stderr) == (1, said)
 
 

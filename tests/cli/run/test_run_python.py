@@ -72,7 +72,7 @@ def test_a_server_of_a_file(tmp_path: Path) -> None:
 
 
 def test_tools_of_a_file(tmp_path: Path) -> None:
-    """What docs/how-to/serve/tools.md starts and asks: a call and thoughts out of the file's text, and the turn after."""
+    """What docs/how-to/serve/tools.md starts and asks: a call, reasoning, and the turn after."""
     parsers = ["--dyn-tool-call-parser", "hermes", "--dyn-reasoning-parser", "qwen3"]
     argv = [*RUN, "in=http", f"out=pystr:{EXAMPLES / 'tools_engine.py'}", "--model-name", "demo", *parsers]
     parameters = {"type": "object", "properties": {"city": {"type": "string"}}}

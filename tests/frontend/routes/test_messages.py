@@ -23,7 +23,7 @@ TOOL: Any = {
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Zürich"}}\n</tool_call>'
 ASK: Any = [{"role": "user", "content": "hi"}]
 TEMPLATE = (
-    "{% for m in messages %}[{{ m.role }}]{{ m.content }}"
+    "{# shows no tools #}{% for m in messages %}[{{ m.role }}]{{ m.content }}"
     "{% if m.reasoning_content %}(thought {{ m.reasoning_content }}){% endif %}"
     "{% for c in m.tool_calls or [] %}(calls {{ c.function.name }} {{ c.function.arguments | tojson }}){% endfor %}"
     "{% endfor %}{% if enable_thinking is defined %}<{{ enable_thinking }}>{% endif %}"

@@ -22,7 +22,7 @@ TOOL: Any = {
 }  # fmt: skip
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Zürich"}}\n</tool_call>'
 TEMPLATE = (
-    "{% for m in messages %}[{{ m.role }}]{{ m.content }}"
+    "{# shows no tools #}{% for m in messages %}[{{ m.role }}]{{ m.content }}"
     "{% if m.reasoning_content %}(thought {{ m.reasoning_content }}){% endif %}"
     "{% for c in m.tool_calls or [] %}(calls {{ c.function.name }} {{ c.function.arguments | tojson }}){% endfor %}"
     "{% endfor %}{% if enable_thinking is defined %}<{{ reasoning_effort }} {{ enable_thinking }}>{% endif %}"

@@ -48,6 +48,7 @@ CASES = [
     ("deepseek_v3_2", "<think>", "Let me see.</think>Hello", THINK),
     ("mistral", "", "[THINK]Let me see.[/THINK]Hello", THINK),
     ("mistral", "", "Hello [THINK]", [Content("Hello [THINK]")]),
+    ("seed_oss", "", "<seed:think>\nLet me see.\n</seed:think>Hello", THINK),
     ("kimi", "", "◁think▷Let me see.◁/think▷Hello", THINK),
     ("kimi_k2", "", "<think> Let me see. </think>Hello", THINK),
     ("kimi_k25", "<think>", "Let me see.</think>Hello", THINK),

@@ -100,7 +100,8 @@ def test_content_of_a_message_with_calls() -> None:
     messages = [{"role": "assistant", "content": None, "tool_calls": [ASKED]}, {"role": "assistant", "content": None}]
     deepseek = "{% for m in messages %}{{ 'calls' if m['content'] is none else '[' + m['content'] + ']' }}{% endfor %}"
     assert ChatTemplate(deepseek).render(messages) == "calls[]"
-    assert ChatTemplate("{% for m in messages %}[{{ m.content }}]{% endfor %}").render(messages) == "[][]"
+    other = "{% for m in messages %}[{{ m.content }}{{ '!' if m.tool_calls }}]{% endfor %}"
+    assert ChatTemplate(other).render(messages) == "[!][]"
 
 
 def test_the_tool_template_is_taken_with_tools() -> None:
@@ -152,3 +153,25 @@ def test_a_broken_template_is_told_at_load() -> None:
     """The line of the error is named."""
     with pytest.raises(InvalidArgument, match="line 2"):
         ChatTemplate("ok\n{% if %}")
+
+
+def test_tools_for_a_template_without_any() -> None:
+    """They are told in the system's words, and calls and answers are text; one that knows them has its own way."""
+    plain = "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{% endfor %}"
+    tool = {"type": "function", "function": {"name": "f"}}
+    messages = [
+        {"role": "user", "content": "Hi"}, {"role": "assistant", "content": None, "tool_calls": [ASKED]},
+        {"role": "tool", "tool_call_id": "1", "content": "5"},
+    ]  # fmt: skip
+    told = ChatTemplate(plain).render(messages, tools=[tool])
+    system, rest = told.split("<user>", 1)
+    assert system.startswith("<system>You may call")
+    assert json.dumps(tool) in system
+    assert rest == (
+        'Hi<assistant><tool_call>\n{"name": "f", "arguments": {"x": [1, "é"]}}\n</tool_call>'
+        "<user><tool_response>\n5\n</tool_response>"
+    )
+    spoken = [{"role": "system", "content": "Be brief."}, *messages[:1]]
+    assert ChatTemplate(plain).render(spoken, tools=[tool]).startswith("<system>Be brief.\n\nYou may call")
+    assert ChatTemplate(plain).render(messages[:1]) == "<user>Hi"
+    assert ChatTemplate("{{ tools | length }}" + plain).render(messages[:1], tools=[tool]) == "1<user>Hi"

@@ -15,6 +15,7 @@ from typing import Any, Final
 from dynamo.runtime.errors import InvalidArgument
 from dynamo.runtime.http.local_callers import OPEN_VARIABLE
 from dynamo.runtime.names import EndpointPath
+from dynamo.runtime.process.extras import install_hint
 from dynamo.runtime.process.program_options import ProgramOptions
 from dynamo.runtime.process.settings import like, setting
 
@@ -203,9 +204,7 @@ def _yaml(text: str, source: str) -> Any:
     try:
         import yaml
     except ModuleNotFoundError as error:
-        raise InvalidArgument(
-            f'{source}: YAML needs PyYAML: pip install "dynamo-pipelines[cli]", or use JSON'
-        ) from error
+        raise InvalidArgument(f"{source}: YAML needs PyYAML: {install_hint('cli')}, or use JSON") from error
     try:
         value = yaml.safe_load(text) or {}
         return json.loads(json.dumps(value))

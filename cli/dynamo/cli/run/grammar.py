@@ -17,6 +17,7 @@ from typing import Final
 from dynamo.engine_catalog import CATALOG, EngineName, traits_of
 from dynamo.runtime.errors import InvalidArgument
 from dynamo.runtime.names import EndpointPath
+from dynamo.runtime.process.extras import install_hint
 
 ENGINES: Final = tuple(engine.value for engine in CATALOG if engine not in (EngineName.PYTHON, EngineName.OPENAI))
 """Names for `out=`; a Python file and a server have words of their own."""
@@ -191,7 +192,7 @@ def _default_output(model: str, installed: Collection[str]) -> str:
     wanted = DEFAULTS[0 if of_gguf else 1]
     extra = traits_of(wanted).extra
     raise CommandError(
-        f'{model} is served by {wanted} where out= is left out: pip install "dynamo-pipelines[{extra}]", or say which '
+        f"{model} is served by {wanted} where out= is left out: {install_hint(extra)}, or say which "
         "engine answers (out=echo_core and out=mocker need only its tokenizer)"
     )
 

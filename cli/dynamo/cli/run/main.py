@@ -20,6 +20,7 @@ from dynamo.cli.run.legacy_flags import FORMER, GROUPS
 from dynamo.cli.run.settings import Run, RunSettings, check, notices, request_defaults
 from dynamo.engine_catalog import traits_of
 from dynamo.runtime.process import settings as flags
+from dynamo.runtime.process.extras import install_hint
 from dynamo.runtime.process.legacy_flags import FlagCommand
 from dynamo.runtime.process.settings import installed_version
 
@@ -159,7 +160,7 @@ def _start(understood: Run) -> int:
     try:
         from dynamo.cli.run import session
     except ModuleNotFoundError as error:  # installed without what it composes
-        print(f'error: {error.name} is not installed: pip install "dynamo-pipelines[cli]"', file=sys.stderr)
+        print(f"error: {error.name} is not installed: {install_hint('cli')}", file=sys.stderr)
         return 1
     for sentence in notices(understood.roles, understood.settings, understood.model):
         print(f"note: {sentence}", file=sys.stderr)

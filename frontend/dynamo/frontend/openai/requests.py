@@ -30,7 +30,7 @@ from dynamo.frontend.openai.request_structs import (
     Role,
     Sampling,
 )
-from dynamo.frontend.openai.tools import take_tools
+from dynamo.frontend.openai.tools import TOOL_WORDS, take_tools
 from dynamo.llm.processing.embeddings import Input, read_inputs
 from dynamo.llm.processing.preprocess import MOST_BYTES
 from dynamo.llm.processing.request_options import IN_NVEXT
@@ -53,7 +53,8 @@ _NVEXT_KNOWN: Final = frozenset(Nvext.__struct_fields__)
 
 def read_chat(body: dict[str, Any]) -> ChatRequest:
     """Return a chat request whose every known field is right."""
-    take_tools(body)
+    if not TOOL_WORDS.isdisjoint(body):
+        take_tools(body)
     _hoist(body, ChatRequest)
     request: ChatRequest = convert(body, ChatRequest)
     _check_sampling(request)

@@ -15,6 +15,8 @@ from dynamo.frontend.openai.request_structs import MAX_TOOLS
 _ALLOWED: Final = "allowed_tools"
 _MODES: Final = ("auto", "required")
 _LEGACY: Final = frozenset(("functions", "function_call"))
+TOOL_WORDS: Final = _LEGACY | {"tools", "tool_choice"}
+"""Fields of which one, at least, speaks of tools."""
 
 
 def is_legacy(body: Mapping[str, Any]) -> bool:
@@ -88,14 +90,20 @@ def _take_allowed(body: dict[str, Any], choice: Mapping[str, Any]) -> None:
     where = f"tool_choice.{_ALLOWED}"
     inner = choice.get(_ALLOWED, choice)  # Responses has its fields beside the type
     mode = inner.get("mode") if isinstance(inner, Mapping) else None
-    names = [_name(tool) for tool in inner.get("tools") or ()] if isinstance(inner, Mapping) else []
+    names = list(map(_name, _listed(inner))) if isinstance(inner, Mapping) else []
     if mode not in _MODES or not names or None in names:
         text = f"{where}: expected a mode, auto or required, and tools, each with a function's name."
         raise bad_request(text, where)
-    tools = {_name(tool): tool for tool in body.get("tools") or ()}
+    tools = {_name(tool): tool for tool in _listed(body)}
     if unknown := [name for name in names if name not in tools]:
         raise bad_request(f"{where}: {shown(unknown[0])} is none of the tools.", where)
     body["tools"], body["tool_choice"] = [tools[name] for name in dict.fromkeys(names)], mode
+
+
+def _listed(holder: Mapping[str, Any]) -> list[Any]:
+    """Return the tools that somebody lists; none where it is no list."""
+    tools = holder.get("tools")
+    return tools if isinstance(tools, list) else []
 
 
 def _name(tool: Any) -> str | None:

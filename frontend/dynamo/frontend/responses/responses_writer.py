@@ -189,6 +189,7 @@ class ResponsesWriter:
         self._of_item(f"response.reasoning_summary_{kind}", summary_index=0, **fields)
 
     def _call(self, event: CallBegun) -> None:
+        self._close()  # the call before, by its own tool
         self._tool = self._kinds.get(event.name)
         kind = "function_call" if self._tool is None else self._tool.call
         item = {"id": self._id("fc"), "type": kind, "status": "in_progress", "call_id": event.id, "name": event.name}

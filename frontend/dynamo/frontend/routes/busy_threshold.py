@@ -47,14 +47,14 @@ def busy_router(services: Services) -> APIRouter:
 
     @router.get("/busy_threshold")
     async def list_thresholds() -> Response:
-        """List the thresholds of models that have some."""
+        """List the busy thresholds of all models that have any."""
         names = dict.fromkeys(models.name for models in services.pool.sets())
         by_name = {name: busy_thresholds.of(name) for name in names}
         return json_reply({"thresholds": [_body(name, own) for name, own in by_name.items() if own.any]})
 
     @router.post("/busy_threshold", openapi_extra={"requestBody": _described()})
     async def set_thresholds(request: Request) -> Response:
-        """Set thresholds of a model, or ask for them."""
+        """Set the thresholds of a model, or return them."""
         asked = await _read(services, request)
         changes = {name: value for name in _FIELDS if (value := getattr(asked, name)) is not None}
         if not changes:
@@ -65,7 +65,7 @@ def busy_router(services: Services) -> APIRouter:
 
     @router.delete("/busy_threshold/{model_id:path}")
     async def reset_thresholds(model_id: str, request: Request) -> Response:
-        """Take back what was set for a model: the flags hold again."""
+        """Reset the thresholds of a model to the flags' values."""
         _permit(services, request)
         return json_reply(_body(model_id, busy_thresholds.reset(model_id, _changeable(services, model_id))))
 

@@ -34,7 +34,7 @@ def models_router(services: Services) -> APIRouter:
 
     @router.get("/v1/models", tags=["models"])
     async def list_models(request: Request) -> Response:
-        """List the models that can be asked for now; in Anthropic's form for its clients."""
+        """List the models that are served now, in Anthropic's form for its clients."""
         if VERSION in request.headers:
             return json_reply(listed([(models.name, models.created) for models in pool.served()]))
         return json_reply({"object": "list", "data": [_describe(models, pool) for models in pool.served()]})
@@ -62,12 +62,12 @@ def models_router(services: Services) -> APIRouter:
 
     @router.post("/tokenize", tags=["tokens"])
     async def tokenize(request: Request) -> Response:
-        """Show the tokens of a prompt, or of messages with the model's chat template."""
+        """Return the tokens of a prompt, or of messages in the model's chat template."""
         return await _answered(services, request, TokenizeRequest, _tokens_of)
 
     @router.post("/detokenize", tags=["tokens"])
     async def detokenize(request: Request) -> Response:
-        """Show the text of token ids."""
+        """Return the text of token ids."""
         return await _answered(services, request, DetokenizeRequest, _text_of)
 
     return router

@@ -26,7 +26,7 @@ def system_router(services: Services) -> APIRouter:
 
     @router.get("/health")
     async def get_health(request: Request) -> Response:
-        """Say whether this frontend is ready, which model has how many instances, and who of them can be asked now."""
+        """Report whether this frontend is ready, and each model's instances."""
         status, body = health(services.pool, services.lifecycle.draining, services.connected())
         if not getattr(request.state, DETAILS, True):
             body = {"status": body["status"], "message": "details are for those who run this server"}
@@ -47,12 +47,12 @@ def system_router(services: Services) -> APIRouter:
 
     @router.get("/live")
     async def get_live() -> Response:
-        """Say that the process runs."""
+        """Report that the process runs."""
         return json_reply({"status": "live", "message": "Service is live"})
 
     @router.get("/metrics")
     async def get_metrics() -> Response:
-        """Give the figures in Prometheus' text form."""
+        """Return the metrics in Prometheus' text format."""
         return Response(services.metrics.text(), headers={"content-type": CONTENT_TYPE})
 
     @router.get("/docs", include_in_schema=False)
@@ -62,7 +62,7 @@ def system_router(services: Services) -> APIRouter:
 
     @router.get("/version")
     async def get_version() -> Response:
-        """Say which version this is."""
+        """Return the installed version."""
         return json_reply({"version": own_version()})
 
     return router

@@ -7,6 +7,7 @@ is one of the servers that a frontend which leaves waits for.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Coroutine
@@ -102,10 +103,11 @@ class Background:
         return run if run is not None and run.owner == owner else None
 
     async def cancel(self, run: BackgroundRun) -> None:
-        """End a run, and wait until it has."""
+        """End a run, and wait a moment until it has."""
         run.stop()
-        async with asyncio.timeout(_LEAVE_SECONDS):
-            await run.over.wait()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LEAVE_SECONDS):
+                await run.over.wait()
 
     def log_of(self, owner: bytes) -> EventLog:
         """Return a log for a stream, whose bytes count as its owner's."""

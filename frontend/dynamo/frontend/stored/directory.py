@@ -97,10 +97,12 @@ class ResponseDirectory:
 
     async def said(self, owner: bytes, ids: Collection[str], most: int) -> list[StoredResponse]:
         """Return the responses that said these items; what isn't there is left out."""
-        by_node: dict[int | None, list[str]] = {}
+        here: list[str] = []
+        by_node: dict[int, list[str]] = {}
         for name in ids:
-            by_node.setdefault(self._node(name), []).append(name)
-        responses = self.store.said(owner, by_node.pop(None, ()))
+            node = self._node(name)
+            (here if node is None else by_node.setdefault(node, [])).append(name)
+        responses = self.store.said(owner, here)
         for node, names in [*by_node.items()][:MOST_PROCESSES]:
             try:
                 sent = await self._peers.ask(node, Question("said", owner, names, most))

@@ -27,7 +27,7 @@ class Type(StrEnum):
 
 
 class Reason(StrEnum):
-    """Reasons of conditions: a closed set; `REASONS` says what each means."""
+    """Reasons of conditions: a closed set; `REASONS` of `reasons.py` says what each means."""
 
     PENDING = "Pending"
     SERVING = "Serving"
@@ -68,41 +68,6 @@ TYPES: Mapping[Type, str] = {
     Type.WORKERS_READY: "True when all workers are ready and of this revision, and no others are left",
     Type.MODEL_LOADED: "True when every component has a worker of this revision that has loaded the model and can be "
     "routed to",
-}
-
-REASONS: Mapping[Reason, str] = {
-    Reason.SERVING: "all parts are ready and the endpoint serves requests",
-    Reason.AVAILABLE: "requests are served",
-    Reason.ALL_READY: "all replicas are ready",
-    Reason.LOADED: "every component has a worker with the model loaded",
-    Reason.SCALED_TO_ZERO: "the spec asks for no replicas",
-    Reason.PENDING: "the operator has seen this generation and starts to apply it",
-    Reason.STARTING: "pods are created and start; the message names a pod that isn't ready yet",
-    Reason.LOADING_MODEL: "a pod loads its model before its worker starts (the init container `model`)",
-    Reason.ROLLING_OUT: "pods of this revision replace those of others",
-    Reason.SCALING: "more replicas run than the spec asks for, and they end",
-    Reason.NO_FRONTEND: "no frontend is ready, so no request is served",
-    Reason.NO_WORKERS: "a component has no reachable workers",
-    Reason.UNSCHEDULABLE: "no node takes a pod; the message quotes the scheduler",
-    Reason.IMAGE_PULL_BACK_OFF: "a pod's image can't be pulled; check the image's name and the pull secrets",
-    Reason.CRASH_LOOP_BACK_OFF: "a container ends again and again; the message has exit code and last log line",
-    Reason.OOM_KILLED: "a container was killed for using more memory than its limit; raise the limit",
-    Reason.CREATE_CONTAINER_CONFIG_ERROR: "a pod needs a Secret or ConfigMap that doesn't exist, or its container "
-    "can't be created; the message names it",
-    Reason.EVICTED: "a node evicted a pod",
-    Reason.NODE_LOST: "a pod is stuck on a node that isn't responding; another pod takes its place; if the node "
-    "is gone, delete its Node object",
-    Reason.UNREACHABLE: "a worker's pod is ready, but the frontends can't reach it; check its node and its way to NATS",
-    Reason.INVALID_SPEC: "the spec can't be deployed; the message names the field to change",
-    Reason.ADMISSION_REJECTED: "the API server rejects an object that follows from the spec; the message quotes it",
-    Reason.NAME_CONFLICT: "an object that isn't the pipeline's has a name that a part needs; it is left alone: rename "
-    "the pipeline or delete that object",
-    Reason.CREDENTIALS_UNAVAILABLE: "the operator can't create the pipeline's users of etcd and NATS; what runs "
-    "goes on, and the operator retries; the message says what to do",
-    Reason.QUOTA_EXCEEDED: "a quota of the namespace is used up; retried at least every five minutes",
-    Reason.FORBIDDEN: "the operator lacks a permission; retried at least every five minutes",
-    Reason.API_SERVER_FAILING: "the API server fails again and again at something that the pipeline needs; the message "
-    "quotes it; retried at least every five minutes",
 }
 
 WORST_FIRST: tuple[Reason, ...] = (

@@ -1,7 +1,7 @@
 """vLLM's and SGLang's ZMQ sockets, read: the thin shell around `engine_stream.py`.
 
 A task of its own subscribes to one data-parallel rank's events, asks the replay socket for what is missing, and hands
-on steps. pyzmq is loaded when the first one starts (`dynamo-pipelines[zmq]`).
+on steps. pyzmq is loaded when the first one starts (the extra `zmq`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dynamo.llm.kv.messages import KvStep
 from dynamo.llm.kv_events.engine_stream import EngineStream
 from dynamo.llm.kv_events.engine_wire import END_OF_REPLAY, UnreadableBatch, read_number, write_number
 from dynamo.runtime.errors import InvalidArgument
+from dynamo.runtime.process.extras import install_hint
 from dynamo.runtime.process.tasks import TaskOwner
 
 if TYPE_CHECKING:
@@ -56,9 +57,7 @@ class ZmqSource:
         try:
             import zmq.asyncio  # noqa: F401
         except ModuleNotFoundError as error:
-            raise InvalidArgument(
-                'reading an engine\'s ZMQ events needs pyzmq: pip install "dynamo-pipelines[zmq]"'
-            ) from error
+            raise InvalidArgument(f"reading an engine's ZMQ events needs pyzmq: {install_hint('zmq')}") from error
         self._tasks.start(self._run(), f"KV events of {self._endpoint}")
 
     def stop(self) -> None:

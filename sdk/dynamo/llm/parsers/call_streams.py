@@ -65,9 +65,9 @@ class ObjectScan:
     def _may_end(self, text: str, at: int) -> bool:
         """Tell whether the block may end behind a line break in a text."""
         match = _GAP.match(text, at, at + _LONGEST_GAP)
-        return bool(self._closer and match) and self._closer.startswith(
-            text[match.end() : match.end() + len(self._closer)]  # type: ignore[union-attr] # it matches
-        )
+        if match is None or not self._closer:
+            return False
+        return self._closer.startswith(text[match.end() : match.end() + len(self._closer)])
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,7 @@ THOUGHTS: Final[dict[str, ThoughtFormat]] = {
     "nemotron_deci": _THINK,
     "nemotron_nano": _OPEN,
     "qwen3": _THINK,
+    "seed_oss": ThoughtFormat(("<seed:think>",), ("</seed:think>",)),
     "step3": _OPEN,
 }
 """`gpt_oss` is not here: its thoughts are messages (`harmony.py`)."""

@@ -49,6 +49,7 @@ def _wrapped(opener: str, closer: str, *tokens: str) -> ToolFormat:
 
 _VALUE: Final = JsonValue
 _HERMES: Final = _wrapped("<tool_call>", "</tool_call>", "<tool_call>", "</tool_call>")
+_LISTED: Final = _wrapped("<tool_calls>", "</tool_calls>")
 _LLAMA: Final = ToolFormat(
     {"<|python_tag|>": _VALUE}, json_calls.behind("<|python_tag|>"), bare=("{", partial(_VALUE, 0)),
     stream=in_json("<|python_tag|>"), tails=(";",),
@@ -70,6 +71,10 @@ _GRANITE: Final = ToolFormat(
 _CODER: Final = ToolFormat(
     {"<tool_call>": partial(Until, closer="</tool_call>"), "<function=": partial(Until, closer="</function>")},
     xml_calls.read_coder, tails=("</tool_call>",), tokens=("<tool_call>", "</tool_call>"),
+)  # fmt: skip
+_SEED: Final = ToolFormat(
+    {"<seed:tool_call>": partial(Until, closer="</seed:tool_call>")}, xml_calls.read_seed,
+    tokens=("<seed:tool_call>", "</seed:tool_call>"),
 )  # fmt: skip
 _GLM: Final = ToolFormat(
     {"<tool_call>": partial(Until, closer="</tool_call>")}, xml_calls.read_glm,
@@ -133,10 +138,12 @@ TOOLS: Final[dict[str, ToolFormat]] = {
     "glm47": _GLM,
     "granite": _GRANITE,
     "hermes": _HERMES,
-    "jamba": _wrapped("<tool_calls>", "</tool_calls>"),
+    "hunyuan_a13b": _LISTED,
+    "jamba": _LISTED,
     "kimi_k2": _KIMI,
     "kimi_k25": _KIMI,
     "llama3_json": _LLAMA,
+    "longcat": _wrapped("<longcat_tool_call>", "</longcat_tool_call>", "<longcat_tool_call>", "</longcat_tool_call>"),
     "minimax_m2": _MINIMAX,
     "mistral": _MISTRAL,
     "nemotron_deci": _wrapped("<TOOLCALL>", "</TOOLCALL>"),
@@ -146,5 +153,6 @@ TOOLS: Final[dict[str, ToolFormat]] = {
     "qwen25": _HERMES,
     "qwen3": _HERMES,
     "qwen3_coder": _CODER,
+    "seed_oss": _SEED,
 }
 """`harmony` is not here: its calls are messages (`harmony.py`)."""

@@ -93,6 +93,7 @@ class Tags:
 _FUNCTION: Final = r"<function=(?P<name>[^>\n]+)>(?P<body>.*?)(?:</function>|$)"
 _PARAMETER: Final = r"<parameter=(?P<key>[^>\n]+)>(?P<value>.*?)</parameter>\s*(?=<parameter=|$)"
 _CODER: Final = Tags("<tool_call>", "</tool_call>", _FUNCTION, _PARAMETER, value_gap="\n")
+_SEED: Final = Tags("<seed:tool_call>", "</seed:tool_call>", _FUNCTION, _PARAMETER, value_gap="\n")
 _MINIMAX: Final = Tags(
     "<minimax:tool_call>",
     "</minimax:tool_call>",
@@ -108,6 +109,7 @@ _GLM: Final = Tags(
 )
 
 read_coder: Final[Read] = _CODER.read
+read_seed: Final[Read] = _SEED.read
 read_minimax: Final[Read] = _MINIMAX.read
 read_glm: Final[Read] = _GLM.read
 

@@ -39,8 +39,8 @@ MOST_TEMPLATES: Final = 32
 _LONGEST_REFUSAL: Final = 1000
 _NONE: Final = re.compile(r"content['\"\]]*\s+is\s+(?:not\s+)?none", re.IGNORECASE)
 """A template that tells a message with calls from one with text by its content being null."""
-_TOOLS: Final = re.compile(r"\btools\b")
-"""A template that shows tools; others are given them as text (`tool_prompt.py`)."""
+_TOOL: Final = "tool"
+"""A template with this word has a way of its own with tools; others are given them as text (`tool_prompt.py`)."""
 TOOL_USE: Final = "tool_use"
 """The named template that is taken where the request has tools."""
 
@@ -85,8 +85,7 @@ class ChatTemplate:
         self._default = _compile(environment, source if source is not None else DEFAULT_TEMPLATE)
         self._named = {name: _compile(environment, text) for name, text in (named or {}).items()}
         self._asks_for_none = any(map(_NONE.search, sources))
-        self._shows_tools = any(map(_TOOLS.search, sources))
-        self._shows_calls = any("tool" in text for text in sources)
+        self._knows_tools = self._asks_for_none or any(_TOOL in text for text in sources)
 
     def render(
         self,
@@ -104,7 +103,7 @@ class ChatTemplate:
         names = {
             **self._special,
             **(variables or {}),
-            "messages": with_tools(said, tools) if tools and not self._shows_tools else said,
+            "messages": with_tools(said, tools) if tools and not self._knows_tools else said,
             "tools": tools or None,
             "add_generation_prompt": add_generation_prompt,
         }
@@ -123,7 +122,7 @@ class ChatTemplate:
     def _message(self, message: Any, index: int) -> dict[str, Any]:
         """Return a message as templates want it, with a missing content as nothing at all where the template looks."""
         flat = flatten_message(message, index)
-        if not self._shows_calls:
+        if not self._knows_tools and ("tool_calls" in flat or flat.get("role") == "tool"):
             return as_text(flat)
         if self._asks_for_none and flat.get("tool_calls") and message.get("content") is None:
             flat["content"] = None

@@ -14,6 +14,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Protocol, cast
 
 from dynamo.runtime.errors import InvalidArgument
+from dynamo.runtime.process.extras import install_hint
 from dynamo.runtime.runtime import DistributedRuntime
 
 Failed = Callable[[], Awaitable[BaseException]]
@@ -84,4 +85,4 @@ def _load(extra: str, asked: str) -> Any:
 
 
 def _missing(what: str, extra: str, asked: str) -> InvalidArgument:
-    return InvalidArgument(f'{asked} needs {what}, which is not installed: pip install "dynamo-pipelines[{extra}]"')
+    return InvalidArgument(f"{asked} needs {what}, which is not installed: {install_hint(extra)}")

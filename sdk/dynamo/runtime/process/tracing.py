@@ -17,6 +17,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
 from dynamo.runtime.errors import InvalidArgument
+from dynamo.runtime.process.extras import install_hint
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span as OtelSpan
@@ -152,9 +153,7 @@ def tracing_from_env(service: str, env: Mapping[str, str] | None = None) -> Trac
             f"OTEL_EXPORTER_OTLP_PROTOCOL={protocol} is not there: set {_PROTOCOL}, and its port of the collector, 4318"
         )
     if importlib.util.find_spec("opentelemetry") is None or importlib.util.find_spec("opentelemetry.sdk") is None:
-        raise InvalidArgument(
-            f'{ENABLED} is set, but OpenTelemetry is not installed: pip install "dynamo-pipelines[otel]"'
-        )
+        raise InvalidArgument(f"{ENABLED} is set, but OpenTelemetry is not installed: {install_hint('otel')}")
     return _open(env.get("OTEL_SERVICE_NAME") or service)
 
 

@@ -2,7 +2,7 @@
 
 nats-py dials, speaks TLS and authenticates; then `nats.NatsBus` puts this protocol on
 its transport. Its own read loop costs 3.3 µs a message (regular expressions, a queue
-and a task per subscription), this one well under one; `docs/design/testing/measurements.md`
+and a task per subscription), this one well under one; `bench/micro/request-plane.md`
 has the figures and the command. Messages are handled in the very call that brings
 their bytes, so there is no queue on this side that could overflow.
 """

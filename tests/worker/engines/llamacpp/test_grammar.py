@@ -9,14 +9,22 @@ import pytest
 from dynamo.runtime.errors import InvalidArgument
 from dynamo.worker.engines.llamacpp.requests import grammar_of
 
+TIGHT = '"x-guidance": {"whitespace_flexible": false}'
+"""Small models fill white space without end."""
+
 
 @pytest.mark.parametrize(
     ("wanted", "part"),
     [
         ({"grammar": 'root ::= "a"'}, 'T0: "a"'),
         ({"grammar": '%llguidance {}\nstart: "a"'}, '\nstart: "a"'),
-        ({"json": {"type": "object"}}, 'start: %json {"type": "object"}'),
-        ({"json": ' {"type":\n "object"}'}, 'start: %json {"type": "object"}'),
+        ({"json": {"type": "object"}}, f'start: %json {{"type": "object", {TIGHT}}}'),
+        ({"json": ' {"type":\n "object"}'}, f'start: %json {{"type": "object", {TIGHT}}}'),
+        (
+            {"json": {"x-guidance": {"whitespace_flexible": True}}},
+            'start: %json {"x-guidance": {"whitespace_flexible": true}}',
+        ),
+        ({"json": True, "whitespace_pattern": "[ ]?"}, 'start: %json {"x-guidance": {"whitespace_pattern": "[ ]?"}}'),
         ({"regex": "a/b+"}, "start: /"),
         ({"choice": ['say "yes"', "no"]}, 'CHOICE: "say \\"yes\\"" | "no"'),
     ],

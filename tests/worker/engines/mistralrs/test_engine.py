@@ -188,7 +188,8 @@ def test_what_is_asked() -> None:
 
 def test_constraints_in_its_words() -> None:
     """The four kinds; another one is refused by name."""
-    assert guided({"json": {"enum": [1]}}) == {"grammar": '{"enum": [1]}', "grammar_type": "json_schema"}
+    schema = '{"enum": [1], "x-guidance": {"whitespace_flexible": false}}'
+    assert guided({"json": {"enum": [1]}}) == {"grammar": schema, "grammar_type": "json_schema"}
     assert guided({"regex": "[0-9]"}) == {"grammar": "[0-9]", "grammar_type": "regex"}
     assert guided({"choice": ["a.b", "c"]}) == {"grammar": "a\\.b|c", "grammar_type": "regex"}
     assert guided({"grammar": 'start: "x"'}) == {"grammar": 'start: "x"', "grammar_type": "lark"}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from dynamo.engine_catalog import CATALOG, EngineName, Reads, names, traits_of
 from dynamo.llm.hub.names import Weights
 from dynamo.runtime.errors import InvalidArgument
+from dynamo.runtime.process.extras import install_hint
 from dynamo.worker.settings import unknown_name
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def server_model_name(settings: WorkerSettings, stop: threading.Event | None = N
     try:
         from dynamo.worker.engines.openai.discovery import served_name
     except ImportError as error:
-        raise InvalidArgument(f"engine openai needs: pip install 'dynamo-pipelines[openai]' ({error})") from error
+        raise InvalidArgument(f"engine openai can't be loaded ({error}): {install_hint('openai')}") from error
     return served_name(settings, stop)
 
 

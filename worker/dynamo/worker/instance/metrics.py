@@ -64,27 +64,33 @@ class WorkerMetrics(Collector):
     # -- for whoever reads
 
     def collect(self) -> Iterator[Metric]:
-        yield self._counter("requests", "Requests taken.", self._requests)
+        yield self._counter("requests", "Requests that the worker accepted.", self._requests)
         yield self._counter("cancellation", "Requests whose client left.", self._cancelled)
         yield self._failures()
-        yield self._gauge("inflight_requests", "Requests open now.", self._inflight)
-        yield self._gauge("uptime_seconds", "Seconds since the start.", time.monotonic() - self._began)
+        yield self._gauge("inflight_requests", "Requests in flight.", self._inflight)
+        yield self._gauge("uptime_seconds", "Seconds since the worker started.", time.monotonic() - self._began)
         yield self._gauge("asyncio_tasks", "Tasks of the process's event loop.", event_loop.task_count())
-        duration = HistogramMetricFamily(f"{_PREFIX}_request_duration_seconds", "Seconds per request.", labels=_LABELS)
+        duration = HistogramMetricFamily(
+            f"{_PREFIX}_request_duration_seconds", "Seconds of a whole request.", labels=_LABELS
+        )
         yield _filled(duration, self._values, self._whole)
         yield from (family for family in self._under_vllms_names() if family.name not in self._measured)
 
     def _under_vllms_names(self) -> Iterator[Metric]:
         label = ["model_name"]
         first = HistogramMetricFamily(
-            "vllm:time_to_first_token_seconds", "Seconds to a request's first output.", labels=label
+            "vllm:time_to_first_token_seconds", "Seconds until a request's first output.", labels=label
         )
         yield _filled(first, (self._model,), self._first)
-        whole = HistogramMetricFamily("vllm:e2e_request_latency_seconds", "Seconds to a request's end.", labels=label)
+        whole = HistogramMetricFamily(
+            "vllm:e2e_request_latency_seconds", "Seconds until a request's end.", labels=label
+        )
         yield _filled(whole, (self._model,), self._whole)
 
     def _failures(self) -> Metric:
-        family = CounterMetricFamily(f"{_PREFIX}_errors", "Requests that failed.", labels=(*_LABELS, "error_type"))
+        family = CounterMetricFamily(
+            f"{_PREFIX}_errors", "Requests that failed, by the error's code.", labels=(*_LABELS, "error_type")
+        )
         for kind, count in self._errors.items():
             family.add_metric((*self._values, kind), count)
         return family
@@ -116,17 +122,19 @@ class _Load(Collector):
 
     def _collect(self) -> Iterator[Metric]:
         load = self._engine.load()
-        figures = {
-            "num_requests_running": load.running,
-            "num_requests_waiting": load.waiting,
-            "kv_cache_usage_perc": load.kv_usage,
-            "gpu_cache_usage_perc": load.kv_usage,
-        }
-        for name, value in figures.items():
-            family = GaugeMetricFamily(f"vllm:{name}", "As the engine has it now.", labels=["model_name"])
+        gauges = (
+            ("num_requests_running", load.running, "Requests that the engine computes."),
+            ("num_requests_waiting", load.waiting, "Requests that wait in the engine."),
+            ("kv_cache_usage_perc", load.kv_usage, "Share of KV blocks in use, 0 to 1."),
+            ("gpu_cache_usage_perc", load.kv_usage, "The same, under vLLM's older name."),
+        )
+        for name, value, text in gauges:
+            family = GaugeMetricFamily(f"vllm:{name}", text, labels=["model_name"])
             family.add_metric([self._model], value)
             yield family
-        preempted = CounterMetricFamily("vllm:num_preemptions", "Requests preempted.", labels=["model_name"])
+        preempted = CounterMetricFamily(
+            "vllm:num_preemptions", "Requests that the engine preempted.", labels=["model_name"]
+        )
         preempted.add_metric([self._model], load.preemptions)
         yield preempted
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from dynamo.runtime.errors import InvalidArgument
+from dynamo.runtime.process.extras import install_hint
 from dynamo.worker.engine import GUIDED
 from dynamo.worker.engines.constraints.gbnf import MOST_LEVELS, to_lark
 
@@ -234,6 +235,6 @@ def _library() -> Any:
     try:
         import llguidance
     except ImportError as error:
-        hint = "pip install 'dynamo-pipelines[llamacpp]'"
+        hint = install_hint("llamacpp")
         raise InvalidArgument(f"guided decoding with this engine needs llguidance ({error}): {hint}") from error
     return llguidance

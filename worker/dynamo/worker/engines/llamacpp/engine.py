@@ -23,6 +23,7 @@ from dynamo.llm.models.gguf_header import read_header
 from dynamo.llm.processing.embeddings import EmbeddingRequest, check_dimensions
 from dynamo.llm.protocols import PreprocessedRequest
 from dynamo.runtime.errors import DynamoException, EngineError, InvalidArgument
+from dynamo.runtime.process.extras import install_hint
 from dynamo.worker.engine import GUIDED, Abort, EngineFacts, EngineLoad, Sink, VectorSink, nothing_wanted
 from dynamo.worker.engines.llamacpp.calls import CallSequence
 from dynamo.worker.engines.llamacpp.embeddings import ARGUMENTS, INPUT_TOKENS, own_dimensions, pooling_of, vectors
@@ -122,8 +123,8 @@ class LlamaCpp:
         try:
             import xllamacpp
         except ImportError as error:
-            hint = "pip install 'dynamo-pipelines[llamacpp]', and the system's libgomp1"
-            raise InvalidArgument(f"engine llamacpp can't be loaded ({error}); it needs: {hint}") from error
+            hint = f"{install_hint('llamacpp')}, and install the system's libgomp1"
+            raise InvalidArgument(f"engine llamacpp can't be loaded ({error}): {hint}") from error
         params = xllamacpp.CommonParams()
         params.model.path = str(self._path)
         params.n_parallel = self._given["n_parallel"]

@@ -20,6 +20,7 @@ from dynamo.llm.model_card import TOKENIZER
 from dynamo.llm.protocols import EOS, LENGTH, STOP, STOP_REASON, PreprocessedRequest
 from dynamo.llm.tokenizer import card_file, load_tokenizer
 from dynamo.runtime.errors import EngineError, InvalidArgument
+from dynamo.runtime.process.extras import install_hint
 from dynamo.worker.engine import GUIDED, Abort, EngineFacts, EngineLoad, Sink, nothing_wanted
 from dynamo.worker.engines.mistralrs.requests import (
     TokenReader,
@@ -86,8 +87,8 @@ class MistralRs:
         try:
             import mistralrs
         except ImportError as error:
-            hint = "pip install 'dynamo-pipelines[mistralrs]'"
-            raise InvalidArgument(f"engine mistralrs can't be loaded ({error}); it needs: {hint}") from error
+            hint = install_hint("mistralrs")
+            raise InvalidArgument(f"engine mistralrs can't be loaded ({error}): {hint}") from error
         self._request = mistralrs.ChatCompletionRequest
         with tempfile.TemporaryDirectory(prefix="dynamo-mistralrs-") as folder:
             tokenizer, template = self._files(Path(folder))

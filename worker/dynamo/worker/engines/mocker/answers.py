@@ -54,16 +54,17 @@ class AnswerWriter:
         script = self._script(request, thought)
         most = room if conditions.max_tokens is None else min(conditions.max_tokens, room)
         wanted, end = given + most, LENGTH
+        marks: dict[int, int] | None = None
         if script is not None:
             ids, whole = script
             if len(ids) <= given:
                 return None
             if len(ids) <= wanted:
                 wanted, end = len(ids), EOS if whole else LENGTH
-            text, position, marks = ids, 0, None
+            text, position = ids, 0
         else:
             if most == room and not conditions.ignore_eos:  # nobody has said when to end
-                own = max(given + 1, _SHORTEST + fingerprint(request) % _LENGTHS, conditions.min_tokens or 0)
+                own = max(given + max(1, conditions.min_tokens or 0), _SHORTEST + fingerprint(request) % _LENGTHS)
                 wanted, end = (own, EOS) if own <= wanted else (wanted, LENGTH)
             text, position = self._text, (request.sampling_options.seed or 0) + self._arguments.seed
             marks = self._marks(thought, wanted)

@@ -39,7 +39,8 @@ class ScoredSink:
         if self._first:
             scores |= self._prompt_scores()
         if self._top is not None:
-            rows = [self._row(int(token), self._at + index, self._top) for index, token in enumerate(produced)]
+            ids = produced if isinstance(produced, list) else []
+            rows = [self._row(token, self._at + index, self._top) for index, token in enumerate(ids)]
             scores[LOG_PROBS] = [row[0][1] for row in rows]
             scores[TOP_LOGPROBS] = [row[: self._top] for row in rows]
         self._at += len(produced)

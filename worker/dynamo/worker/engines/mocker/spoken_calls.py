@@ -99,7 +99,10 @@ def _python(calls: list[SpokenCall]) -> str:
 
 _HERMES: Final = _each("<tool_call>\n{json}\n</tool_call>")
 _LIST: Final = _around("[", _each("{json}", ", "), "]")
-_CODER: Final = _tags("<tool_call>\n<function={}>\n", "<parameter={}>\n{}\n</parameter>\n", "</function>\n</tool_call>")
+_LISTED: Final = _around("<tool_calls>", _LIST, "</tool_calls>")
+_FUNCTION: Final = ("<function={}>\n", "<parameter={}>\n{}\n</parameter>\n", "</function>\n")
+_CODER: Final = _tags(f"<tool_call>\n{_FUNCTION[0]}", _FUNCTION[1], f"{_FUNCTION[2]}</tool_call>")
+_SEED: Final = _tags(f"<seed:tool_call>\n{_FUNCTION[0]}", _FUNCTION[1], f"{_FUNCTION[2]}</seed:tool_call>")
 _GLM: Final = _tags("<tool_call>{}\n", "<arg_key>{}</arg_key>\n<arg_value>{}</arg_value>\n", "</tool_call>")
 _INVOKE: Final = _tags('<invoke name="{}">\n', '<parameter name="{}">{}</parameter>\n', "</invoke>")
 _DEEPSEEK: Final = _around(
@@ -115,10 +118,10 @@ _KIMI: Final = _around(
 _FORMS: Final[Mapping[str, Callable[[list[SpokenCall]], str]]] = {
     "deepseek_v3_1": _DEEPSEEK, "glm45": _GLM, "glm47": _GLM, "granite": _around("<|tool_call|>", _LIST, ""),
     "harmony": _each("<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{arguments}<|call|>", ""),
-    "hermes": _HERMES, "jamba": _around("<tool_calls>", _LIST, "</tool_calls>"), "kimi_k2": _KIMI, "kimi_k25": _KIMI,
-    "llama3_json": _each("{llama}", "; "),
+    "hermes": _HERMES, "hunyuan_a13b": _LISTED, "jamba": _LISTED, "kimi_k2": _KIMI, "kimi_k25": _KIMI,
+    "llama3_json": _each("{llama}", "; "), "longcat": _each("<longcat_tool_call>{json}</longcat_tool_call>"),
     "minimax_m2": _around("<minimax:tool_call>\n", _INVOKE, "\n</minimax:tool_call>"),
     "mistral": _around("[TOOL_CALLS]", _LIST, ""), "nemotron_deci": _around("<TOOLCALL>", _LIST, "</TOOLCALL>"),
     "nemotron_nano": _CODER, "phi4": _around("functools", _LIST, ""), "pythonic": _python, "qwen25": _HERMES,
-    "qwen3": _HERMES, "qwen3_coder": _CODER,
+    "qwen3": _HERMES, "qwen3_coder": _CODER, "seed_oss": _SEED,
 }  # fmt: skip

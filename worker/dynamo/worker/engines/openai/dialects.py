@@ -1,8 +1,8 @@
 """How each kind of server is asked, and how its events are read. Pure.
 
 A *tokens* dialect sends token ids and reads token ids, so that routing by KV blocks, exact usage and migration work:
-vLLM by `/v1/completions` with `return_token_ids`, SGLang by `/generate`, llama-server by `/completion`. Any other server
-is asked in text (`text_requests.py`).
+vLLM by `/v1/completions` with `return_token_ids`, SGLang by `/generate`, llama-server by `/completion`. Any other
+server is asked in text (`text_requests.py`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Engine `openai`: requests go on to a server that runs already, and its answers come back through our routing.
 
 With a model path (its tokenizer is enough) the worker takes tokens and asks by token ids, so KV routing, exact usage
-and migration work; without, it takes text. A server that is gone before an answer began ends the request so that another
-worker is tried; one that is lost within an answer, so that it is continued elsewhere, where tokens are known.
+and migration work; without, it takes text. A server that is gone before an answer began ends the request so that
+another worker is tried; one that is lost within an answer, so that it is continued elsewhere, where tokens are known.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from dynamo.runtime.errors import (
     EngineShutdown,
     InvalidArgument,
 )
+from dynamo.runtime.process.extras import install_hint
 from dynamo.worker.engine import Abort, EngineFacts, EngineLoad, Sink, nothing_wanted
 from dynamo.worker.engines.openai import text_requests
 from dynamo.worker.engines.openai.arguments import PLAIN, Upstream, upstream
@@ -66,9 +67,7 @@ class OpenAiServer:
 
             from dynamo.worker.engines.openai.discovery import discover
         except ImportError as error:
-            raise InvalidArgument(
-                f"engine openai can't be loaded ({error}); it needs: pip install 'dynamo-pipelines[openai]'"
-            ) from error
+            raise InvalidArgument(f"engine openai can't be loaded ({error}): {install_hint('openai')}") from error
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=self._server.silence_secs)
         most = self._server.max_requests + 2
         for connector in (aiohttp.TCPConnector(limit=most), aiohttp.TCPConnector(limit=most, force_close=True)):
@@ -99,7 +98,8 @@ class OpenAiServer:
 
     async def failed(self) -> BaseException:
         """Wait for ever: a server that is gone is waited for, and its requests go to other workers meanwhile."""
-        return await asyncio.get_running_loop().create_future()
+        never: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+        return await never
 
     async def stop(self) -> None:
         tasks = self._open.end_all()
@@ -154,8 +154,11 @@ class OpenAiServer:
         import aiohttp
 
         if isinstance(error, (aiohttp.ClientError, TimeoutError, OSError)):
-            why = f"{self._server.root}: {type(error).__name__} {error}".rstrip()
-            return Disconnected(why) if answer.begun else EngineShutdown(why)
+            # Clients aren't told where the server is.
+            log.warning("%s: %s %s", self._server.root, type(error).__name__, error)
+            if answer.begun:
+                return Disconnected("the server behind this worker was lost")
+            return CapacityExceeded("The server behind this worker does not answer. Retry later.")
         if isinstance(error, msgspec.MsgspecError):
             return EngineError(f"the server sent what could not be read: {error}")
         return EngineError(f"{type(error).__name__}: {error}")

@@ -7,7 +7,7 @@ engine hands on text, so both are written out again in the form that the fronten
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from dynamo.llm.processing.embeddings import EmbeddingRequest, check_dimensions
 from dynamo.llm.protocols import PreprocessedRequest
 from dynamo.runtime.errors import DynamoException, EngineError, InvalidArgument
+from dynamo.runtime.process.extras import install_hint
 from dynamo.worker.engine import Abort, EngineFacts, EngineLoad, KvListener, Nodes, Sink, VectorSink, nothing_wanted
 from dynamo.worker.engines.sglang.arguments import arguments, argv, kv_events
 from dynamo.worker.engines.sglang.requests import (
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from dynamo.worker.settings import WorkerSettings
 
 log = logging.getLogger(__name__)
-INSTALL: Final = 'pip install "dynamo-pipelines[sglang]" on a machine with a CUDA GPU'
+INSTALL: Final = f"{install_hint('sglang')} on a machine with a CUDA GPU"
 _STOP_SECONDS: Final = 60.0
 _TRIES: Final = 20
 
@@ -305,7 +306,7 @@ def read_arguments(words: list[str]) -> Any:
     try:
         from sglang.srt.server_args import ServerArgs
     except Exception as error:  # packages for GPUs fail in many ways where there is none
-        raise InvalidArgument(f"engine sglang can't be loaded ({error}); it needs: {INSTALL}") from error
+        raise InvalidArgument(f"engine sglang can't be loaded ({error}): {INSTALL}") from error
     parser = _Parser(prog="sglang", add_help=False, allow_abbrev=False)
     ServerArgs.add_cli_args(parser)
     try:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dynamo.llm.protocols import PreprocessedRequest
 from dynamo.runtime.errors import DynamoException, EngineError, InvalidArgument
+from dynamo.runtime.process.extras import install_hint
 from dynamo.runtime.process.tasks import TaskOwner
 from dynamo.worker.engine import Abort, EngineFacts, EngineLoad, Sink, nothing_wanted
 from dynamo.worker.engines.support.loop_bridge import aside
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from dynamo.worker.settings import WorkerSettings
 
 log = logging.getLogger(__name__)
-INSTALL: Final = 'pip install "dynamo-pipelines[trtllm]", with NVIDIA\'s package index, on a machine with a CUDA GPU'
+INSTALL: Final = f"{install_hint('trtllm')}, with NVIDIA's package index, on a machine with a CUDA GPU"
 _STOP_SECONDS: Final = 60.0
 _CONTEXT: Final = 8192
 """Tokens, where neither the model nor the user says."""
@@ -70,7 +71,7 @@ class TrtLlm:
         try:
             from tensorrt_llm import LLM, SamplingParams
         except Exception as error:  # packages for GPUs fail in many ways where there is none
-            raise InvalidArgument(f"engine trtllm can't be loaded ({error}); it needs: {INSTALL}") from error
+            raise InvalidArgument(f"engine trtllm can't be loaded ({error}): {INSTALL}") from error
         self._sampling = SamplingParams
         try:
             return LLM(**self._made)

@@ -15,15 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from dynamo.runtime.errors import InvalidArgument
+from dynamo.runtime.process.extras import install_hint
 from dynamo.worker.engines.vllm.requests import CONFIG, needs_nixl, transfer_config
 from dynamo.worker.settings import WorkerSettings, unknown_name
 
 if TYPE_CHECKING:
     from dynamo.llm import LocalModel
 
-INSTALL: Final = (
-    "pip install 'dynamo-pipelines[vllm]' (docs/how-to/serve/engines/vllm.md has what a machine without a GPU needs)"
-)
+INSTALL: Final = f"{install_hint('vllm')} (docs/how-to/serve/engines/vllm.md has what a machine without a GPU needs)"
 _SAID_ELSEWHERE: Final = {
     "model": "--model-path names the model",
     "tokenizer": "frontends tokenise, by the model's own tokenizer.json",

@@ -27,33 +27,51 @@ TOOLS: Any = [
 CALLS: Any = [{"role": "user", "content": 'Please call get_weather {"city": "Paris"} call get_time {"zone": [1, "}"]}'}]
 
 
-@pytest.fixture(scope="module")
-def site() -> Iterator[Site]:
-    """A frontend with the mocker as `m`, and as `thinker`, whose answers are parsed."""
-    site = Site(QUICK)
-    kinds = {"m": {}, "thinker": {"dyn_tool_call_parser": "hermes", "dyn_reasoning_parser": "qwen3"}}
-    stops: list[Any] = []
+class Mockers:
+    """A frontend with mockers, as they are served."""
 
-    async def run(name: str, options: dict[str, str]) -> DistributedRuntime:
+    def __init__(self) -> None:
+        self.site = Site(QUICK)
+        self.served: list[tuple[DistributedRuntime, Any]] = []
+
+    def add(self, name: str, *, speed: float = 0, parsed: bool = False) -> tuple[DistributedRuntime, Any]:
+        """Serve one more; returns once it is routed to."""
+        parsers = {"dyn_tool_call_parser": "hermes", "dyn_reasoning_parser": "qwen3"} if parsed else {}
         settings = WorkerSettings(
-            engine="mocker", model_name=name, engine_args='{"speedup_ratio": 0}', endpoint=f"test.{name}.generate",
-            context_length=8192, **options,
+            engine="mocker", model_name=name, engine_args=json.dumps({"speedup_ratio": speed}), context_length=8192,
+            endpoint=f"test.{name}.generate", migration_limit=3, **parsers,  # type: ignore[arg-type] # only texts
         )  # fmt: skip
-        model = load_model(settings)
-        runtime = await DistributedRuntime.in_memory(site.world)
-        site.workers.append(runtime)
-        stops.append(await serve_engine(runtime, create_engine(settings, model), model, settings))
-        return runtime
 
+        async def run() -> tuple[DistributedRuntime, Any]:
+            model = load_model(settings)
+            runtime = await DistributedRuntime.in_memory(self.site.world)
+            self.site.workers.append(runtime)
+            return runtime, await serve_engine(runtime, create_engine(settings, model), model, settings)
+
+        made = self.site.run(run())
+        self.served.append(made)
+        eventually("it is routed to", lambda: made[0].id in self.site.instances(), 10)
+        return made
+
+
+@pytest.fixture(scope="module")
+def mockers() -> Iterator[Mockers]:
+    """A mocker called `m`, and `thinker`, whose answers are parsed."""
+    mockers = Mockers()
     try:
-        for name, options in kinds.items():
-            runtime = site.run(run(name, options))
-            eventually("it is routed to", lambda: runtime.id in site.instances(), 10)  # noqa: B023 - at once
-        yield site
-        for serving in stops:
-            site.run(serving.stop(0.0))
+        mockers.add("m")
+        mockers.add("thinker", parsed=True)
+        yield mockers
+        for _, serving in mockers.served:
+            mockers.site.run(serving.stop(0.0))
     finally:
-        site.close()
+        mockers.site.close()
+
+
+@pytest.fixture(scope="module")
+def site(mockers: Mockers) -> Site:
+    """The frontend."""
+    return mockers.site
 
 
 @pytest.fixture(scope="module")
@@ -226,3 +244,20 @@ def test_log_probabilities(client: openai.OpenAI) -> None:
     tops = made[0].logprobs.top_logprobs
     assert tops is not None
     assert [len(top) for top in tops[1:]] == [2] * 6
+
+
+def test_a_call_survives_its_worker(mockers: Mockers, client: openai.OpenAI) -> None:
+    """Where the worker goes away in the middle of arguments, another one goes on, and they are whole."""
+    two = [mockers.add("slow", speed=4, parsed=True) for _ in range(2)]
+    text = json.dumps({"city": "Paris", "why": "so " * 60})
+    ask: Any = [{"role": "user", "content": f"call get_weather {text}"}]
+    arguments, stopped = "", False
+    for chunk in client.chat.completions.create(model="slow", messages=ask, tools=TOOLS, stream=True):
+        for call in chunk.choices[0].delta.tool_calls or ():
+            arguments += (call.function.arguments or "") if call.function else ""
+        if len(arguments) > 40 and not stopped:
+            stopped = True
+            (busy,) = [runtime for runtime, serving in two if serving.engine.load().running]
+            mockers.site.stop_worker(busy, 0)
+    assert stopped
+    assert arguments == text

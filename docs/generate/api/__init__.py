@@ -1,0 +1,1 @@
+"""Writes the references of what programs serve: routes, errors, metrics."""
