@@ -25,10 +25,11 @@ The frontend serves OpenAI's API, Anthropic's Messages API and some routes of it
 describes itself at `/openapi.json`, and for browsers at `/docs`. Errors have [one shape and a code](errors.md).
 
 - **Base URL** for OpenAI's clients: `http://HOST:8000/v1`; for Anthropic's: `http://HOST:8000`.
-- **Keys**: with `--api-keys-file`, every route but `/live` and `/health` requires `Authorization: Bearer KEY` or
-  `x-api-key: KEY`. Without the flag any key is accepted.
+- **Keys**: with `--api-keys-file`, every route but `/live`, `/health` and `/ping` requires `Authorization: Bearer KEY`
+  or `x-api-key: KEY`. Without the flag any key is accepted.
 - **System routes** (marked below) can move to a port of their own: `--system-port` with `--no-public-system-routes`.
-- **Unknown fields** of a body are ignored. With `--strict-fields` they are an error that suggests the right name.
+- **Unknown fields** of a body are ignored, and named in the header `x-dynamo-ignored-fields`. With `--strict-fields`
+  they are an error that suggests the right name. So is, without it, one that looks like a constraint of the answer.
 - **Null** means the same as a field that is left out.
 """
 _GROUPS: Final = {
@@ -146,7 +147,7 @@ def _objects(operations: list[Operation], schemas: Json) -> Iterator[str]:
     yield "## Objects"
     bodies = {_body(operation).get("$ref", "").rpartition("/")[2] for operation in operations}
     for name, schema in schemas.items():
-        if name not in bodies and name != "Error":
+        if name in FIELD_TEXTS and name not in bodies:
             yield f"### {name}"
             yield table(("field", "type", "meaning"), _fields(schema, schemas))
 
