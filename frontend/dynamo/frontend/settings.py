@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from dynamo.frontend.http.settings import AccessSettings, ClientTimeouts, TlsSettings
+from dynamo.frontend.images.settings import ImageSettings
 from dynamo.frontend.limits.settings import ConcurrencyLimits, MigrationSettings, StoredResponsesSettings, TokenLimits
 from dynamo.frontend.openai.request_defaults import RequestDefaults
 from dynamo.frontend.routing.admission_policy import QueueOptions, Thresholds
@@ -97,6 +98,7 @@ class FrontendSettings:
     token_limits: TokenLimits = group(TokenLimits)
     concurrency: ConcurrencyLimits = group(ConcurrencyLimits)
     stored: StoredResponsesSettings = group(StoredResponsesSettings)
+    images: ImageSettings = group(ImageSettings)
     max_connections: int | None = setting(
         None, "Connections per frontend process; further ones get 503. Unset: the limit of open files, "
         "less 448.", env="DYN_HTTP_MAX_CONNECTIONS",
@@ -168,6 +170,7 @@ def _problems(settings: FrontendSettings) -> Iterator[str | None]:
     for concern in (
         settings.timeouts, settings.tls, settings.kv, settings.thresholds, settings.queue, settings.concurrency,
         settings.token_limits, settings.sessions, settings.migration, settings.stored,
+        settings.images,
     ):  # fmt: skip
         yield concern.problem()
     yield _disagg_problem(settings)

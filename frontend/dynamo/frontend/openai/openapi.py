@@ -11,7 +11,6 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from dynamo.frontend.openai.field_texts import FIELD_TEXTS
 from dynamo.frontend.openai.request_structs import (
     ChatRequest,
     CompletionRequest,
@@ -196,7 +195,6 @@ def describe(openapi: Json, *others: Described, answers: Answers) -> Json:
     schemas.update(components)
     schemas["Error"] = _ERROR
     _narrow(schemas, parts)
-    _explain(schemas)
     for path, (kind, summary, tag) in bodies.items():
         operation = openapi["paths"].setdefault(path, {}).setdefault("post", {})
         operation["requestBody"] = {
@@ -231,13 +229,6 @@ def _narrow(schemas: Json, parts: Sequence[Described]) -> None:
                     kind.update(_KEYS_OF[field])
         if name in together:
             schema["allOf"] = together[name]
-
-
-def _explain(schemas: Json) -> None:
-    """Say what each field is for."""
-    for name in schemas.keys() & FIELD_TEXTS.keys():
-        for field, schema in schemas[name]["properties"].items():
-            schema["description"] = FIELD_TEXTS[name][field]
 
 
 def _responses(path: str, method: str, has_body: bool, streams: bool, answers: Answers) -> Json:

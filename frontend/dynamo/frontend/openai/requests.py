@@ -32,6 +32,7 @@ from dynamo.frontend.openai.request_structs import (
 )
 from dynamo.frontend.openai.tools import TOOL_WORDS, take_tools
 from dynamo.llm.processing.embeddings import Input, read_inputs
+from dynamo.llm.processing.image_prompts import KINDS as IMAGE_KINDS
 from dynamo.llm.processing.preprocess import MOST_BYTES
 from dynamo.llm.processing.request_options import IN_NVEXT
 from dynamo.runtime.errors import InvalidArgument
@@ -228,8 +229,10 @@ def _arguments(call: dict[str, Any]) -> str:
 def _check_parts(parts: list[dict[str, Any]], path: str) -> None:
     for index, part in enumerate(parts):
         where, kind = f"{path}[{index}]", part.get("type")
+        if kind in IMAGE_KINDS:
+            continue  # read once the model is known
         if kind not in ("text", "input_text", "refusal"):
-            text = f"{where}: content of type {shown(kind)} is not supported; use text."
+            text = f"{where}: content of type {shown(kind)} is not supported; use text or image_url."
             raise bad_request(text, where, "unsupported_value")
         if not isinstance(part.get("refusal" if kind == "refusal" else "text"), str):
             raise bad_request(f"{where}: a text part needs a text.", where, "invalid_type")

@@ -17,6 +17,9 @@ from dynamo.frontend.errors import ApiError
 from dynamo.frontend.generation.choice import Choice
 from dynamo.frontend.generation.request_scope import RequestScope
 from dynamo.frontend.http.requests import Receive, Scope
+from dynamo.frontend.images.parts import ImageRef, images_in
+from dynamo.frontend.images.request_images import RequestImages
+from dynamo.frontend.limits.concurrency_limits import caller_of
 from dynamo.frontend.limits.request_threads import Turn, at_once
 from dynamo.frontend.openai import requests as openai
 from dynamo.frontend.openai.body import decode
@@ -71,6 +74,7 @@ class GenerateJob(Job):
         self.output: ResponseStream | None = None
         self.answer: Response | None = None
         self._explained: RoutingReport | None = None
+        self._images: RequestImages | None = None
         self._spelled: Mapping[str, str] = {}
         """How the client spells the constraints of its answer, where not as we do."""
 
@@ -100,6 +104,8 @@ class GenerateJob(Job):
         else:
             body, request = self._understand(raw)
             models, hints = await self._route(scope, request)
+            if self._chat and (refs := images_in(request.messages)):  # type: ignore[union-attr] # it is a chat's
+                await self._load(scope, refs, models)
             if len(raw) <= SHORT_BODY:
                 requests, options = await self._prepare(models, request, body)
             else:
@@ -131,9 +137,22 @@ class GenerateJob(Job):
             self._check_wanted(scope)
             body, request = await turn.run(lambda: self._understand(raw))
             models, hints = await self._route(scope, request, turn)
+            if self._chat and (refs := images_in(request.messages)):  # type: ignore[union-attr] # it is a chat's
+                await self._load(scope, refs, models, turn)
             self._check_wanted(scope)
             requests, options = await turn.run(lambda: at_once(self._prepare(models, request, body, blocking=True)))
             return models, hints, requests, options
+
+    async def _load(self, scope: Scope, refs: list[ImageRef], models: ModelSet, turn: Turn | None = None) -> None:
+        """Load the images that it has."""
+        self._images = self._services.request_images()
+        await self._images.load(refs, models.card, caller_of(scope), self._intake.deadline, turn)
+        self._check_wanted(scope)
+
+    def leave(self) -> None:
+        if self._images is not None:
+            self._images.leave()
+        super().leave()
 
     def _understand(self, raw: bytes) -> tuple[dict[str, Any], ChatRequest | CompletionRequest]:
         services, kind = self._services, ChatRequest if self._chat else CompletionRequest
@@ -183,7 +202,10 @@ class GenerateJob(Job):
             forced = forced_by(request.tool_choice)
             if forced is not None:
                 options.constraint = "tools"
-            made = await preprocessor.chat(body if forced is None else constrained(body, forced), blocking=blocking)
+            made = await preprocessor.chat(
+                body if forced is None else constrained(body, forced), blocking=blocking,
+                images=() if self._images is None else self._images.inputs,
+            )  # fmt: skip
             options.logprobs = (request.top_logprobs or 0) if request.logprobs else None
             if reading is not None or forced is not None:
                 options.parsing = parsing_of(reading, body, forced, made[0].token_ids)

@@ -78,6 +78,7 @@ def _describe(models: ModelSet, pool: ModelPool) -> dict[str, Any]:
     return {
         "id": models.name, "object": "model", "created": models.created, "owned_by": "dynamo",
         "context_window": length, "max_model_len": length, "types": pool.types(models.name),
+        "input_modalities": ["text"] if models.card.images is None else ["text", "image"],
     }  # fmt: skip
 
 
