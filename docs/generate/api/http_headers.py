@@ -38,5 +38,6 @@ ANSWERS: Final[tuple[Header, ...]] = (
     Header(("retry-after",), "Seconds after which to try again; with 429 and 503."),
     Header(("www-authenticate",), "`Bearer`, with 401."),
     Header(("allow",), "Methods of the route, with 405."),
+    Header(("x-dynamo-ignored-fields",), "Fields of the body that are unknown and were ignored."),
     Header(("x-accel-buffering",), "`no`, with streams: proxies such as nginx then pass on each event at once."),
 )

@@ -21,6 +21,7 @@ from dynamo.frontend.http.requests import ClientGone, Receive, Scope, header, re
 from dynamo.frontend.http.responses import error_reply
 from dynamo.frontend.openai.openapi import describe
 from dynamo.frontend.openai.responses_openapi import DESCRIBED as RESPONSES
+from dynamo.frontend.responses.answer_structs import ANSWERS
 from dynamo.frontend.responses.stream import Headers, Send, respond_error
 from dynamo.frontend.routes.busy_threshold import busy_router
 from dynamo.frontend.routes.embeddings import EmbedRoute
@@ -162,7 +163,7 @@ def cold_app(services: Services) -> FastAPI:
 def _openapi(app: FastAPI) -> dict[str, Any]:
     if app.openapi_schema is None:
         made = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
-        app.openapi_schema = describe(made, RESPONSES, MESSAGES)
+        app.openapi_schema = describe(made, RESPONSES, MESSAGES, answers=ANSWERS)
     return app.openapi_schema
 
 

@@ -116,7 +116,7 @@ ROUTES = [
     ("GET", "/v1/models/m"), ("POST", "/tokenize"), ("POST", "/detokenize"), ("GET", "/metrics"), ("GET", "/version"),
     ("GET", "/openapi.json"), ("GET", "/docs"), ("GET", "/busy_threshold"), ("POST", "/busy_threshold"),
     ("DELETE", "/busy_threshold/m"), ("GET", "/nowhere"), ("OPTIONS", "/v1/models"), ("POST", "/live"),
-    ("HEAD", "/live"),
+    ("HEAD", "/v1/models"), ("GET", "/"), ("POST", "/v1/rerank"), ("POST", "/v1/score"), ("GET", "/tokenizer_info"),
 ]  # fmt: skip
 
 

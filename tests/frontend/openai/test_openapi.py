@@ -10,8 +10,8 @@ import httpx
 import msgspec
 import pytest
 
-from dynamo.frontend.openai.answer_structs import ANSWERS
 from dynamo.frontend.openai.requests import take_whole, take_whole_prompt
+from dynamo.frontend.responses.answer_structs import ANSWERS
 
 JSON = "application/json"
 

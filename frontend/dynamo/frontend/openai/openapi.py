@@ -11,7 +11,6 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from dynamo.frontend.openai.answer_structs import ANSWERS
 from dynamo.frontend.openai.request_structs import (
     ChatRequest,
     CompletionRequest,
@@ -23,6 +22,8 @@ from dynamo.frontend.openai.request_structs import (
 )
 
 Json = dict[str, Any]
+Answers = Mapping[tuple[str, str], type[msgspec.Struct]]
+"""By method and path."""
 
 
 class Described(NamedTuple):
@@ -107,11 +108,8 @@ _SAMPLING: Final[dict[str, Json]] = {
     "response_format": {"anyOf": [_FORMAT, _NULL]},
     "stop": _STOP,
     "prompt_logprobs": _NULL,
-    "best_of": _NULL | {"description": "The value of n is accepted, too; it changes nothing."},
-    "min_tokens": {
-        "anyOf": [{"type": "integer", "minimum": 0, "maximum": 1}, _NULL],
-        "description": "At most max_tokens.",
-    },
+    "best_of": _NULL,
+    "min_tokens": {"anyOf": [{"type": "integer", "minimum": 0, "maximum": 1}, _NULL]},
 }
 _NARROWER: Final[dict[str, dict[str, Json]]] = {
     "Message": {"content": {"anyOf": [{"type": "string"}, {"type": "array", "items": _PART}, _NULL]}},
@@ -171,7 +169,7 @@ _ERRORS: Final = {
     "408": "The request did not arrive in time",
     "409": "One of several processes can't do this for the others",
     "413": "The body is too large",
-    "415": "The content type isn't JSON, or the body is compressed otherwise than by gzip",
+    "415": "The content type isn't JSON, or the body is compressed by something else than gzip",
     "429": "This caller has too many requests in flight; see Retry-After",
     "431": "The headers are too large",
     "500": "The server or the engine failed",
@@ -186,11 +184,11 @@ _KINDS: Final = {"/metrics": "text/plain"}
 """Of answers that are no JSON."""
 
 
-def describe(openapi: Json, *others: Described) -> Json:
+def describe(openapi: Json, *others: Described, answers: Answers) -> Json:
     """Add the bodies and the hot routes to what FastAPI made, and every answer that a route may give."""
     parts = [_OPENAI, *others]
     bodies = {path: body for part in parts for path, body in part.bodies.items()}
-    asked, answered = [kind for kind, _, _ in bodies.values()], dict.fromkeys(ANSWERS.values())
+    asked, answered = [kind for kind, _, _ in bodies.values()], dict.fromkeys(answers.values())
     _, components = msgspec.json.schema_components([*asked, *answered], ref_template=_REF)
     schemas = openapi.setdefault("components", {}).setdefault("schemas", {})
     schemas.clear()  # FastAPI's own are of errors that are never given
@@ -208,7 +206,7 @@ def describe(openapi: Json, *others: Described) -> Json:
     for path, methods in openapi["paths"].items():
         for method, operation in methods.items():
             streams = any(path in part.streams for part in parts)
-            operation["responses"] = _responses(path, method, method == "post", streams)
+            operation["responses"] = _responses(path, method, method == "post", streams, answers)
     return openapi
 
 
@@ -233,7 +231,7 @@ def _narrow(schemas: Json, parts: Sequence[Described]) -> None:
             schema["allOf"] = together[name]
 
 
-def _responses(path: str, method: str, has_body: bool, streams: bool) -> Json:
+def _responses(path: str, method: str, has_body: bool, streams: bool, answers: Answers) -> Json:
     error = {"application/json": {"schema": {"$ref": _REF.format(name="Error")}}}
     statuses = {*_EVERYWHERE, *(_OF_BODIES if has_body else ())}
     if path not in _OPEN:
@@ -241,16 +239,18 @@ def _responses(path: str, method: str, has_body: bool, streams: bool) -> Json:
     if path.startswith("/busy_threshold") and method != "get":
         statuses |= {"403", "404", "409"}
     texts = {status: _ERRORS[status] for status in sorted(statuses)}
-    answers = {status: {"description": text, "content": error} for status, text in texts.items()}
+    errors: Json = {status: {"description": text, "content": error} for status, text in texts.items()}
     if path == "/health":
-        answers["503"] = {"description": "It is not ready", "content": {"application/json": {"schema": _OBJECT}}}
-    return {"200": {"description": "The answer", "content": _whole(path, method, streams)}, **answers}
+        errors["503"] = {"description": "It is not ready", "content": {"application/json": {"schema": _OBJECT}}}
+    return {
+        "200": {"description": "The answer", "content": _whole(answers.get((method, path)), path, streams)},
+        **errors,
+    }
 
 
-def _whole(path: str, method: str, streams: bool) -> Json:
+def _whole(form: type[msgspec.Struct] | None, path: str, streams: bool) -> Json:
     if (kind := _KINDS.get(path)) is not None:
         return {kind: {"schema": {"type": "string"}}}
-    form = ANSWERS.get((method, path))
     schema = _OBJECT if form is None else {"$ref": _REF.format(name=form.__name__)}
     whole: Json = {"application/json": {"schema": schema}}
     if streams:

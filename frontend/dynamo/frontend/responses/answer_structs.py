@@ -161,6 +161,7 @@ class Model(Struct):
     context_window: int | None = None
     max_model_len: int | None = None
     types: list[str] | None = None
+    input_modalities: list[str] | None = None
 
 
 class ModelList(Struct):
