@@ -33,7 +33,7 @@ PROJECTS = Resource("argoproj.io/v1alpha1", "AppProject", "appprojects")
 CASCADE = "resources-finalizer.argocd.argoproj.io"
 RESYNC_SECONDS = 10
 """So often it looks into git and compares; by default every three minutes."""
-# docs/how-to/operate/argo-cd.md: our component in the kustomization that installs Argo CD. Its pods run here.
+# docs/how-to/operate/argo-cd.md: our component in the kustomization that installs Argo CD. Its processes run here.
 KUSTOMIZATION = """
 namespace: argocd
 resources: [namespace.yaml, install.yaml]

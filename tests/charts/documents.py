@@ -11,7 +11,7 @@ import yaml
 from docs.generate.cluster.chart_values import comments as comments
 from docs.generate.cluster.chart_values import value_at
 from docs.generate.cluster.chart_values import values as values
-from tests.golden import Golden
+from tests.operator.golden import Golden
 
 ROOT = Path(__file__).parents[2]
 PLATFORM = ROOT / "charts/dynamo-platform"

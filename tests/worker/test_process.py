@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from tests.fixtures_etcd import EtcdServer
 from tests.started import started
-from tests.worker.engine_rigs import RIGS, TOKENS, arguments_of
+from tests.worker.engine_rigs import RIGS, TOKENS
 
 from dynamo.llm import open_model
 from dynamo.llm.protocols import read_delta

@@ -12,11 +12,11 @@ ABSENT: Final = "not there"
 ROUTES: Final[tuple[tuple[str, str, str, str, str], ...]] = (
     ("POST", "/v1/chat/completions", "A, B, C", SERVED, "streams, usage, logprobs, n, stop, seed, vLLM's extras"),
     ("POST", "/v1/completions", "A, B, C", SERVED, "prompts as text or tokens, one or several"),
-    ("GET", "/v1/models", "A, B, C", SERVED, "`object` is `model` (A said `object`), with `context_window` and "
+    ("GET", "/v1/models", "A, B, C", SERVED, "`object` is `model` (0.3: `object`), with `context_window` and "
      "`max_model_len`"),
     ("GET", "/v1/models/{id}", "B, C", SERVED, "the id may hold slashes"),
-    ("GET", "/v1/models/{id}/ready", "C", ABSENT, "`/health` says per model how many instances serve it"),
-    ("GET", "/health", "A, B, C", SERVED, "503 while there is no worker (C says 200 healthy then)"),
+    ("GET", "/v1/models/{id}/ready", "C", SERVED, "503 while nobody serves it"),
+    ("GET", "/health", "A, B, C", SERVED, "200 without workers, as in 1.6; 503 while the frontend starts or stops"),
     ("GET", "/live", "B, C", SERVED, "the loop turns"),
     ("GET", "/metrics", "A, B, C", SERVED, "NVIDIA Dynamo's names"),
     ("GET", "/openapi.json", "B, C", SERVED, "and a page of it at `/docs`"),
@@ -33,7 +33,10 @@ ROUTES: Final[tuple[tuple[str, str, str, str, str], ...]] = (
     ("POST", "/v1/messages/count_tokens", "C", SERVED, "the tokens of its prompt"),
     ("POST", "/v1/classify", "C", ABSENT, "this version serves chats, completions, responses, messages and embeddings"),
     ("POST", "/v1/pooling", "C", ABSENT, "this version serves chats, completions, responses, messages and embeddings"),
-    ("POST", "/v1/rerank", "C", ABSENT, "this version serves chats, completions, responses, messages and embeddings"),
+    ("POST", "/v1/rerank", "C", SERVED, "by an embedding model: cosines; also `/rerank` and `/v2/rerank`"),
+    ("POST", "/v1/score", "vLLM", SERVED, "the same of pairs; also `/score`"),
+    ("GET", "/tokenizer_info", "vLLM", SERVED, "as lm-eval asks it; `?model=` where several are served"),
+    ("GET", "/ping", "vLLM", SERVED, "the status of `/health`, without a body"),
     ("POST", "/v1/audio/speech", "C", ABSENT, "this version serves text"),
     ("POST", "/v1/images/generations", "C", ABSENT, "this version serves text"),
     ("POST", "/v1/images/edits", "C", ABSENT, "this version serves text"),
@@ -41,7 +44,7 @@ ROUTES: Final[tuple[tuple[str, str, str, str, str], ...]] = (
     ("GET", "/v1/realtime", "C", ABSENT, "this version serves streams over HTTP"),
     ("POST", "/clear_kv_blocks", "B", ABSENT, "restart the workers"),
 )  # fmt: skip
-"""Method, path, ages, state, a remark."""
+"""Method, path, versions, state, a remark."""
 OF_WORKERS: Final[tuple[tuple[str, str, str, str], ...]] = (
     ("`NAMESPACE.COMPONENT.generate`", "A, B, C", SERVED, "any endpoint's name; `prefill.generate` of prefill workers"),
     ("`NAMESPACE.COMPONENT.load_metrics`", "A", SERVED,
@@ -56,4 +59,4 @@ OF_WORKERS: Final[tuple[tuple[str, str, str, str], ...]] = (
     (f"System server `{ROUTE}/*`", "C", SERVED, "card, figures and the model's files; frontends fetch those over NATS"),
     ("System server `/metadata`, `/loras`", "C", ABSENT, "`/v1/metadata` has what is known"),
 )  # fmt: skip
-"""Endpoint, ages, state, a remark."""
+"""Endpoint, versions, state, a remark."""

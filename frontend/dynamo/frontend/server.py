@@ -30,6 +30,7 @@ from dynamo.frontend.http.server import HttpServer
 from dynamo.frontend.http.settings import KB
 from dynamo.frontend.http.sockets import bind, connections_of_each, most_connections, url_of
 from dynamo.frontend.http.tls import context as tls_context
+from dynamo.frontend.images.loading import ImageLoader
 from dynamo.frontend.limits.concurrency_limits import ConcurrencyLimiter
 from dynamo.frontend.limits.memory import keep_large_blocks_apart
 from dynamo.frontend.limits.request_threads import RequestThreads
@@ -122,6 +123,7 @@ async def frontend(runtime: DistributedRuntime, settings: FrontendSettings) -> A
         limiter=_limiter(settings, metrics), watch=watch, tracing=runtime.tracing,
         connected=lambda: runtime.bus.connected, bodies=BodyBudget(settings.body_budget, metrics.rejected),
         threads=RequestThreads(refused=metrics.rejected), stored=_stored(runtime, settings),
+        images=ImageLoader.of(settings.images, metrics.rejected),
     )  # fmt: skip
     stop_listening, pings = view.listen(watcher), Pings(services.answers)
     try:
@@ -138,6 +140,7 @@ async def frontend(runtime: DistributedRuntime, settings: FrontendSettings) -> A
         if watch is not None:
             watch.stop()
         services.threads.close()
+        services.images.close()
         if services.stored is not None:
             await services.stored.background.close()
         await watcher.stop()

@@ -13,6 +13,8 @@ from dynamo.frontend.generation.token_timeouts import TokenWatch
 from dynamo.frontend.http.api_keys import ApiKeys
 from dynamo.frontend.http.body_budget import BodyBudget
 from dynamo.frontend.http.cors import Cors
+from dynamo.frontend.images.loading import ImageLoader
+from dynamo.frontend.images.request_images import RequestImages
 from dynamo.frontend.limits.concurrency_limits import ConcurrencyLimiter
 from dynamo.frontend.limits.request_threads import RequestThreads
 from dynamo.frontend.metrics import Metrics
@@ -20,6 +22,7 @@ from dynamo.frontend.responses.stream import BatchWriter
 from dynamo.frontend.routing.model_pool import ModelPool
 from dynamo.frontend.settings import FrontendSettings
 from dynamo.frontend.stored.directory import ResponseDirectory
+from dynamo.frontend.validation.unknown_fields import IgnoredFields
 from dynamo.runtime.process.tracing import Tracing
 
 MOST_ECHOED: Final = 64 << 20
@@ -64,6 +67,7 @@ class Services(msgspec.Struct):
     settings: FrontendSettings
     lifecycle: Lifecycle
     bodies: BodyBudget
+    images: ImageLoader
     threads: RequestThreads
     clock: Callable[[], float] = time.monotonic
     cors: Cors | None = None
@@ -82,7 +86,13 @@ class Services(msgspec.Struct):
     """There where traces are asked for."""
     connected: Callable[[], bool] = lambda: True
     """Whether workers can be asked at all."""
+    ignored: IgnoredFields = msgspec.field(default_factory=IgnoredFields)
+    """Unknown fields of requests."""
     answers: set[OpenRequests] = msgspec.field(default_factory=set)
     """Those under way."""
     servers: list[RunningServer] = msgspec.field(default_factory=list)
     """Those that listen."""
+
+    def request_images(self) -> RequestImages:
+        """Return what loads the images of one request."""
+        return RequestImages(self.images, self.threads, lambda: [models.card for models in self.pool.served()])

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from dynamo.frontend.http.settings import AccessSettings, ClientTimeouts, TlsSettings
+from dynamo.frontend.images.settings import ImageSettings
 from dynamo.frontend.limits.settings import ConcurrencyLimits, MigrationSettings, StoredResponsesSettings, TokenLimits
 from dynamo.frontend.openai.request_defaults import RequestDefaults
 from dynamo.frontend.routing.admission_policy import QueueOptions, Thresholds
@@ -55,7 +56,10 @@ class FrontendSettings:
     )  # fmt: skip
     workers: int = setting(1, "Frontend processes that share the port.", env="DYN_FRONTEND_WORKERS")
     cors_origin: list[str] = setting(  # noqa: RUF009 - makes a dataclass field
-        [], "Origin that browsers may call from, or '*'; repeatable.", env="DYN_HTTP_CORS_ORIGINS"
+        [],
+        "Origin that browsers may call from, or '*', or 'none'; repeatable. Unset: pages of this machine "
+        "(localhost, any port).",
+        env="DYN_HTTP_CORS_ORIGINS",
     )
     body_limit_mb: float = setting(4.0, "Largest request body in MB.", env="DYN_HTTP_BODY_LIMIT_MB")
     body_budget_mb: float | None = setting(
@@ -94,6 +98,7 @@ class FrontendSettings:
     token_limits: TokenLimits = group(TokenLimits)
     concurrency: ConcurrencyLimits = group(ConcurrencyLimits)
     stored: StoredResponsesSettings = group(StoredResponsesSettings)
+    images: ImageSettings = group(ImageSettings)
     max_connections: int | None = setting(
         None, "Connections per frontend process; further ones get 503. Unset: the limit of open files, "
         "less 448.", env="DYN_HTTP_MAX_CONNECTIONS",
@@ -103,6 +108,9 @@ class FrontendSettings:
     """The only one whose workers are asked, `NAMESPACE.COMPONENT.ENDPOINT` (`dynamo-run out=dyn://…`); empty: all."""
     has_siblings: bool = False
     """It is one of several processes that share the port; its supervisor says so."""
+    clipped_tokens: int = 0
+    """Up to so many tokens may be asked for where there is room for fewer, and the answer is shorter (`dynamo-run`);
+    else that is refused."""
     request_defaults: RequestDefaults | None = None
     """For requests that leave them out (`dynamo-run --request-template`)."""
 
@@ -162,6 +170,7 @@ def _problems(settings: FrontendSettings) -> Iterator[str | None]:
     for concern in (
         settings.timeouts, settings.tls, settings.kv, settings.thresholds, settings.queue, settings.concurrency,
         settings.token_limits, settings.sessions, settings.migration, settings.stored,
+        settings.images,
     ):  # fmt: skip
         yield concern.problem()
     yield _disagg_problem(settings)

@@ -40,7 +40,7 @@ class RequestTrace:
         if self._stage is not None:
             self._stage.end()
             self._stage = None
-        tokens = sum(len(request.token_ids) for request in requests if isinstance(request, PreprocessedRequest))
+        tokens = sum(request.prompt_tokens for request in requests if isinstance(request, PreprocessedRequest))
         tokens += sum(request.tokens for request in requests if isinstance(request, EmbeddingRequest))
         self._span.set(model=model, prompt_tokens=tokens, choices=len(requests))
 

@@ -42,6 +42,20 @@ class FileRef(msgspec.Struct, frozen=True):
     """For messages only; never a path."""
 
 
+class ImageTraits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How a model takes images: where they stand in a prompt, and how many tokens one becomes."""
+
+    placeholder: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    """The token that its chat template writes for an image; None: its template knows of none."""
+    tokens: Annotated[int, msgspec.Meta(ge=1, le=1 << 20)] = 1
+    """Of every image, where `patch` is 0."""
+    patch: Annotated[int, msgspec.Meta(ge=0, le=1 << 16)] = 0
+    """Pixels of the side of a square that becomes one token; images are resized to whole squares."""
+    least_pixels: Annotated[int, msgspec.Meta(ge=0)] = 0
+    most_pixels: Annotated[int, msgspec.Meta(ge=1, le=1 << 40)] = 1 << 30
+    """Smaller and larger images are resized into these bounds first."""
+
+
 class ModelCard(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One model as one worker serves it."""
 
@@ -70,6 +84,8 @@ class ModelCard(msgspec.Struct, kw_only=True, omit_defaults=True):
     special_tokens: dict[str, str] = {}
     """What a chat template may name: `bos_token`, `eos_token`, `pad_token`, `unk_token`."""
     files: dict[str, FileRef] = {}
+    images: ImageTraits | None = None
+    """There where its prompts may hold images."""
     user_data: dict[str, Any] = {}
 
     @property
@@ -87,9 +103,11 @@ class ModelCard(msgspec.Struct, kw_only=True, omit_defaults=True):
     @property
     def _tokens(self) -> list[Any]:
         """Return all that decides which tokens a prompt becomes, and which text tokens become."""
+        images = [] if self.images is None else [["images", *msgspec.structs.astuple(self.images)]]
         return [
             self.model_input, self.tokenizer, sorted(self.eos_token_ids), self.bos_token_id, self.add_bos,
             sorted(self.special_tokens.items()), sorted((role, ref.digest) for role, ref in self.files.items()),
+            *images,
         ]  # fmt: skip
 
     def takes_over(self, other: ModelCard) -> bool:

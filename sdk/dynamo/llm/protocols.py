@@ -15,7 +15,7 @@ token id (`int`): that is half of the bytes and a third of the objects. NVIDIA D
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -36,7 +36,8 @@ PROMPT_TOP_LOGPROBS: Final = "prompt_top_logprobs"
 CACHED_TOKENS: Final = "cached_tokens"
 """extras: prompt tokens that came from the engine's prefix cache."""
 PROMPT_TOKENS: Final = "prompt_tokens"
-"""extras of a text engine: exact prompt token count; best with the first delta, since an answer may be cut short."""
+"""extras of a text engine, or of the first delta of one that takes images: exact prompt token count; best with the
+first delta, since an answer may be cut short."""
 COMPLETION_TOKENS: Final = "completion_tokens"
 """extras of a text engine: how many tokens it has produced so far, this delta's included; without, each delta with
 text counts as one."""
@@ -121,6 +122,26 @@ class BootstrapInfo(msgspec.Struct, omit_defaults=True, kw_only=True):
     """Of this request there."""
 
 
+MOST_IMAGES: Final = 1024
+"""Images of one request, whatever a frontend takes."""
+ImageFormat: TypeAlias = Literal["png", "jpeg", "webp", "gif"]
+
+
+class ImageInput(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """Image of a prompt as the client sent it: its header has been read, and nobody has decoded it."""
+
+    data: bytes
+    format: ImageFormat
+    digest: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
+    """Of `data`, 128 bits: it tells images apart in KV caches, where they are the same tokens."""
+    width: Annotated[int, msgspec.Meta(ge=1, le=1 << 24)]
+    height: Annotated[int, msgspec.Meta(ge=1, le=1 << 24)]
+    at: Annotated[int, msgspec.Meta(ge=0, le=1 << 31)] = 0
+    """Index in `token_ids` of the token that stands for it."""
+    tokens: Annotated[int, msgspec.Meta(ge=1, le=1 << 20)] = 1
+    """How many tokens the model makes of that one."""
+
+
 class PreprocessedRequest(msgspec.Struct, omit_defaults=True, kw_only=True):
     """One sequence to continue. `n > 1` is the frontend's work: one request per choice."""
 
@@ -140,6 +161,14 @@ class PreprocessedRequest(msgspec.Struct, omit_defaults=True, kw_only=True):
     """Where older callers say what `routing.dp_rank` says."""
     answered_tokens: Annotated[int, msgspec.Meta(ge=0)] = 0
     """How many of `token_ids`, at their end, are answer already: another worker made them before it was lost."""
+    images: Annotated[list[ImageInput], msgspec.Meta(max_length=MOST_IMAGES)] | None = None
+    """In the order of their places; None: the prompt is text alone."""
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Return how many tokens the prompt takes in the model, those of its images counted."""
+        count = len(self.token_ids)
+        return count if self.images is None else count + sum(image.tokens - 1 for image in self.images)
 
     @property
     def computed_elsewhere(self) -> bool:

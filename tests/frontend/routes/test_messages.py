@@ -171,7 +171,7 @@ MISTAKES: Final[list[tuple[dict[str, Any], str]]] = [
     ({"messages": []}, "messages"),
     ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
     ({"messages": [{"role": "user"}]}, "messages[0].content"),
-    ({"messages": [{"role": "user", "content": [IMAGE]}]}, "messages[0].content[0]: blocks of type 'image'"),
+    ({"messages": [{"role": "user", "content": [IMAGE]}]}, "messages[0].content[0]: the model 'm' takes no images"),
     ({"messages": [{"role": "user", "content": [RESULT]}]}, "messages[0].content[0].tool_use_id: no call"),
     ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0]"),
     ({"messages": [*ASK, {"role": "assistant", "content": "I"}]}, "messages: the last one is the assistant's"),

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 from hypothesis import example, given, settings
-from tests.golden import Golden
 from tests.operator import kubernetes_schemas
+from tests.operator.golden import Golden
 from tests.operator.pipelines import FULL, ROUTED, SMALLEST, UID, Spec, pipeline, valid_pipelines
 from tests.operator.rendered import (
     CLUSTER,

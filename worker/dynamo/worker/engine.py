@@ -24,6 +24,7 @@ import msgspec
 from prometheus_client import Metric
 
 from dynamo.llm.kv.messages import KvStep
+from dynamo.llm.model_card import ImageTraits
 from dynamo.llm.processing.embeddings import EmbeddingRequest
 from dynamo.llm.protocols import LENGTH, PreprocessedRequest, TextRequest
 from dynamo.runtime.context import Context
@@ -108,6 +109,8 @@ class EngineFacts(msgspec.Struct, omit_defaults=True, kw_only=True):
     are refused before it sees them."""
     embedding_dim: int | None = None
     """Numbers in one of its vectors. There where the engine makes vectors (`Embedding`); then it makes nothing else."""
+    images: ImageTraits | None = None
+    """There where prompts may hold images; requests with some are refused before an engine without it sees them."""
     tool_call_parser: str = ""
     """Parser that reads the form in which a text engine writes tool calls, unless its user names another."""
     reasoning_parser: str = ""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from dynamo.cli.conversation import MAX_COMPLETION_TOKENS
 from dynamo.cli.run.grammar import BATCH, DYN, WORKER, CommandError, Roles, Words
 from dynamo.frontend.openai.request_defaults import RequestDefaults, read_defaults
 from dynamo.frontend.settings import FrontendSettings, problem
@@ -44,7 +45,7 @@ class RunSettings:
         FrontendSettings, "http_host", default="127.0.0.1", help="Address of both; 0.0.0.0 opens it to the network."
     )
     grpc_metrics_port: int = like(
-        FrontendSettings, "grpc_metrics_port", help="Port of HTTP beside in=grpc; 0 likewise."
+        FrontendSettings, "grpc_metrics_port", help="Port of HTTP beside in=grpc; 0 picks a free one."
     )
     router_mode: str = like(FrontendSettings, "router_mode", help="How in=http out=dyn chooses a worker.")
     migration_limit: int | None = like(
@@ -74,7 +75,7 @@ class RunSettings:
         "", "JSON file with what requests get that leave it out: model, temperature, max_completion_tokens."
     )
     batch_output: str = setting("", "File for the answers of in=batch; default: output.jsonl beside the input.")
-    batch_concurrency: int = setting(32, "Lines of in=batch that are asked at once.", env="DYN_BATCH_CONCURRENCY")
+    batch_concurrency: int = setting(32, "Lines of in=batch that run at once.", env="DYN_BATCH_CONCURRENCY")
     batch_ordered: bool = setting(False, "Write answers of in=batch in the order of the input, not as they come.")
     batch_restart: bool = setting(False, "Start in=batch over where an interrupted run could be gone on with.")
     tensor_parallel_size: int = like(WorkerSettings, "tensor_parallel_size", help="GPUs per worker.")
@@ -95,6 +96,7 @@ class RunSettings:
     )  # fmt: skip
     use_kv_events: str = like(FrontendSettings, "use_kv_events", default="true", choices=TRUE_FALSE, env=None, flags=())
     discovery_backend: str = like(FrontendSettings, "discovery_backend", help="Where other processes are found.")
+    cors_origin: list[str] = like(FrontendSettings, "cors_origin")  # noqa: RUF009 - makes a dataclass field
     tls_cert_path: str = like(FrontendSettings, "tls_cert_path", help="Serve HTTPS with this certificate (PEM).")
     tls_key_path: str = like(FrontendSettings, "tls_key_path")
     base_gpu_id: int = setting(0, "First GPU to use (sglang); for other engines set CUDA_VISIBLE_DEVICES.")
@@ -182,6 +184,7 @@ def frontend_settings(
         endpoint=str(roles.path) if roles.output == DYN and roles.path else "",
         shutdown_delay_secs=0.0,
         graceful_shutdown_timeout_secs=5.0,
+        clipped_tokens=MAX_COMPLETION_TOKENS,
         request_defaults=RequestDefaults(**template) if template else None,
     )
 

@@ -8,10 +8,13 @@ from typing import Any, Final
 import msgspec
 
 from dynamo.frontend.errors import ApiError, bad_request, shown
-from dynamo.frontend.openai.chat_builder import ChatBuilder
+from dynamo.frontend.images.parts import image_part
+from dynamo.frontend.openai.chat_builder import ChatBuilder, Piece
 from dynamo.frontend.openai.responses_input import MOST_ID
 
 Block = Mapping[str, Any]
+_LONGEST_TYPE: Final = 64
+"""Characters of an image's media type; the image itself says what it is."""
 _PREAMBLE: Final = "x-anthropic-billing-header:"
 """How a block of Claude Code begins that no model should see: it is another one in each request, which would spoil
 every cache."""
@@ -27,7 +30,7 @@ def system_of(system: str | Sequence[Block] | None) -> str:
 
 def add_messages(chat: ChatBuilder, messages: Sequence[Block]) -> None:
     """Add messages to a chat; a 400 names the block that can't be."""
-    adders = {"user": chat.user, "assistant": chat.said, "system": chat.system}
+    adders: dict[str, Callable[[str], None]] = {"user": chat.user, "assistant": chat.said, "system": chat.system}
     for index, message in enumerate(messages):
         role, content = message.get("role"), message.get("content")
         if not isinstance(role, str) or role not in adders:
@@ -43,7 +46,7 @@ def add_messages(chat: ChatBuilder, messages: Sequence[Block]) -> None:
 
 
 def _add_blocks(chat: ChatBuilder, role: str, content: list[Any], path: str) -> None:
-    texts: list[str] = []
+    pieces: list[Piece] = []
     for index, block in enumerate(content):
         where = f"{path}[{index}]"
         kind = block.get("type") if isinstance(block, Mapping) else None
@@ -52,10 +55,37 @@ def _add_blocks(chat: ChatBuilder, role: str, content: list[Any], path: str) -> 
             add(chat, block, where)
         elif role == "assistant":
             chat.said(_text_block(block, where))
+        elif role == "user":
+            pieces.append(_piece(block, where))
         else:
-            texts.append(_text_block(block, where))
-    if texts:
-        (chat.user if role == "user" else chat.system)("\n".join(texts))
+            pieces.append(_text_block(block, where))
+    if role == "user" and pieces:
+        chat.user(*_texts_joined(pieces))
+    elif pieces:
+        chat.system("\n".join(map(str, pieces)))
+
+
+def _texts_joined(pieces: list[Piece]) -> list[Piece]:
+    """Return the pieces, as one text where there are no images."""
+    texts = [piece for piece in pieces if isinstance(piece, str)]
+    return ["\n".join(texts)] if len(texts) == len(pieces) else pieces
+
+
+def _piece(block: Any, path: str) -> Piece:
+    if isinstance(block, Mapping) and block.get("type") == "image":
+        return image_part(_url_of(block.get("source"), f"{path}.source"), path)
+    return _text_block(block, path)
+
+
+def _url_of(source: Any, path: str) -> str:
+    """Return an image's source as a URL."""
+    kind = source.get("type") if isinstance(source, Mapping) else None
+    if kind == "url" and isinstance(url := source.get("url"), str) and url:
+        return url
+    if kind == "base64" and isinstance(data := source.get("data"), str) and data:
+        return f"data:{str(source.get('media_type'))[:_LONGEST_TYPE]};base64,{data}"
+    text = f"{path}: expected type base64 with media_type and data, or type url with a url; files aren't kept here."
+    raise bad_request(text, path, "unsupported_value")
 
 
 def _text_block(block: Any, path: str) -> str:
@@ -66,8 +96,8 @@ def _text_block(block: Any, path: str) -> str:
     elif kind == "text":
         text = block.get("text")
     else:
-        raise bad_request(f"{path}: blocks of type {shown(kind)} are not supported here; send text.", path,
-                          "unsupported_value")  # fmt: skip
+        taken = f"blocks of type {shown(kind)} are not supported here; send text, or a user's image."
+        raise bad_request(f"{path}: {taken}", path, "unsupported_value")
     if not isinstance(text, str):
         raise _wrong(path, "a block with a text")
     return text
@@ -94,10 +124,12 @@ def _tool_use(chat: ChatBuilder, block: Block, path: str) -> None:
 def _tool_result(chat: ChatBuilder, block: Block, path: str) -> None:
     call_id, content = _string(block, "tool_use_id", path), block.get("content")
     if isinstance(content, list):
-        content = "\n".join(_text_block(part, f"{path}.content[{index}]") for index, part in enumerate(content))
-    if not isinstance(content, str | None):
+        pieces = _texts_joined([_piece(part, f"{path}.content[{index}]") for index, part in enumerate(content)])
+    elif isinstance(content, str | None):
+        pieces = [content or ""]
+    else:
         raise _wrong(f"{path}.content", "a string or a list of blocks")
-    chat.result(call_id, content or "", f"{path}.tool_use_id")
+    chat.result(call_id, pieces, f"{path}.tool_use_id")
 
 
 def _string(block: Block, name: str, path: str) -> str:

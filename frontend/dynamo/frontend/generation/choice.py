@@ -68,7 +68,7 @@ class Choice:
             assert model.preprocessor is not None
             self._detokenizer = Detokenizer.for_request(model.preprocessor.tokenizer, request, scope.shown)
             self._logprobs = request.output_options.logprobs is not None
-            self.prompt_tokens = len(request.token_ids)
+            self.prompt_tokens = request.prompt_tokens
         elif isinstance(request, TextRequest):
             self._watch_for_stops(request.body)
 
@@ -161,6 +161,7 @@ class Choice:
                 keep(token)
         if extras and not self._before:  # later attempts find what was answered in their caches, too
             self.cached = count_of(extras, CACHED_TOKENS, self.cached)
+            self.prompt_tokens = count_of(extras, PROMPT_TOKENS, self.prompt_tokens)  # of images the engine knows best
             self.knows_cached |= CACHED_TOKENS in extras
         if self._awaits_first_token and ids:
             self._first_token()

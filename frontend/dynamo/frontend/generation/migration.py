@@ -48,10 +48,10 @@ class MigrationState:
             self.barred = GUIDED
         elif longest is None:
             self.add = self._made.append
-        elif len(request.token_ids) > longest:
+        elif request.prompt_tokens > longest:
             self._give_up()
         else:
-            self._room, self.add = longest - len(request.token_ids), self._add_some
+            self._room, self.add = longest - request.prompt_tokens, self._add_some
 
     def _add_some(self, token: int) -> None:
         self._room -= 1

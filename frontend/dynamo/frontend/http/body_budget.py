@@ -34,8 +34,10 @@ class Share(msgspec.Struct):
 class BodyBudget:
     """Gives each body its share in the order of coming; a caller that has its part is passed by."""
 
-    def __init__(self, most: int, refused: Callable[[str], None] = lambda reason: None) -> None:
-        self._most, self._refused = most, refused
+    def __init__(
+        self, most: int, refused: Callable[[str], None] = lambda reason: None, what: str = "of request bodies"
+    ) -> None:
+        self._most, self._refused, self._what = most, refused, what
         self._per_caller = int(most * _OF_ONE_CALLER)
         self.taken = 0
         self._of_caller: dict[bytes, int] = {}
@@ -108,5 +110,5 @@ class BodyBudget:
     def _full(self) -> ApiError:
         self._refused(BODIES_FULL)
         mb = self._most / 1024 / 1024
-        return overloaded(f"this frontend reads {mb:g} MB of request bodies already; try again in a moment.",
+        return overloaded(f"this frontend reads {mb:g} MB {self._what} already; try again in a moment.",
                           BODIES_FULL)  # fmt: skip

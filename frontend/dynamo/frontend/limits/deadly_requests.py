@@ -154,9 +154,10 @@ def digest_of(request: AnyRequest) -> bytes:
     """
     if isinstance(request, PreprocessedRequest):
         options = msgspec.structs.replace(request.sampling_options, seed=None)
+        images = request.images and [msgspec.structs.replace(image, data=b"") for image in request.images]
         request = msgspec.structs.replace(
             request, sampling_options=options, annotations=[], routing=None, dp_rank=None, prefill_result=None,
-            bootstrap_info=None,
+            bootstrap_info=None, images=images,
         )  # fmt: skip
     elif isinstance(request, TextRequest):
         request = msgspec.structs.replace(request, body={**request.body, "seed": None})

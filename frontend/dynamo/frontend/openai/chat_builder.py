@@ -6,7 +6,7 @@ system says before anybody else has spoken is one message, too, since many templ
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from dynamo.frontend.errors import ApiError, bad_request, shown
@@ -15,6 +15,10 @@ from dynamo.frontend.openai.request_structs import MAX_TOOLS
 SYSTEM: Final = "system"
 ASSISTANT: Final = "assistant"
 Message = dict[str, Any]
+Piece = str | Message
+"""Text, or the content part of an image."""
+_IMAGE_SIZE: Final = 2048
+"""Characters that an image counts as: about as many tokens as most become."""
 
 
 class ChatBuilder:
@@ -37,9 +41,9 @@ class ChatBuilder:
         else:
             self._turns.append({"role": SYSTEM, "content": [text]})
 
-    def user(self, text: str) -> None:
-        """Add what the user says."""
-        self._turns.append({"role": "user", "content": [text]})
+    def user(self, *content: Piece) -> None:
+        """Add what the user says, and shows."""
+        self._turns.append({"role": "user", "content": [*content]})
 
     def said(self, text: str) -> None:
         """Add what the assistant said."""
@@ -64,12 +68,12 @@ class ChatBuilder:
         """Note what is wrong with the conversation as a whole."""
         self.problem = self.problem or error
 
-    def result(self, call_id: str, text: str, place: str) -> None:
+    def result(self, call_id: str, content: Sequence[Piece], place: str) -> None:
         """Add what a tool answered; `place` names the field of its call's id."""
         if call_id not in self._calls:
             text = f"{place}: no call with the id {shown(call_id)} stands before this result."
             self.refuse(bad_request(text, place))
-        self._turns.append({"role": "tool", "tool_call_id": call_id, "content": [text]})
+        self._turns.append({"role": "tool", "tool_call_id": call_id, "content": [*content]})
 
     def _turn(self) -> Message:
         """Return the assistant's message that is being put together."""
@@ -79,12 +83,19 @@ class ChatBuilder:
 
 
 def _joined(turn: Message) -> Message:
-    message = {**turn, "content": "".join(turn["content"])}
+    message = {**turn, "content": _content(turn["content"])}
     if "reasoning_content" in turn:
         message["reasoning_content"] = "".join(turn["reasoning_content"])
     if turn["role"] == ASSISTANT and not message["content"]:
         message["content"] = None if "tool_calls" in turn else ""
     return message
+
+
+def _content(pieces: Sequence[Piece]) -> str | list[Message]:
+    """Return one text, or parts where an image is among the pieces."""
+    if all(isinstance(piece, str) for piece in pieces):
+        return "".join(pieces)  # type: ignore[arg-type] # all of them are texts
+    return [{"type": "text", "text": piece} if isinstance(piece, str) else piece for piece in pieces if piece]
 
 
 def renamed(error: ApiError, names: Mapping[str, str]) -> ApiError:
@@ -115,4 +126,10 @@ def shortened(messages: list[Message], share: float) -> list[Message] | None:
 
 def _size(message: Message) -> int:
     arguments = sum(len(call["function"]["arguments"]) for call in message.get("tool_calls", ()))
-    return len(message["content"] or "") + arguments + 16
+    return _content_size(message["content"]) + arguments + 16
+
+
+def _content_size(content: str | list[Message] | None) -> int:
+    if isinstance(content, list):
+        return sum(len(part["text"]) if "text" in part else _IMAGE_SIZE for part in content)
+    return len(content or "")

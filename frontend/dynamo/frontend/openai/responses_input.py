@@ -5,21 +5,26 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import msgspec
 
 from dynamo.frontend.errors import ApiError, bad_request, shown
-from dynamo.frontend.openai.chat_builder import ChatBuilder
-from dynamo.frontend.openai.responses_tools import CALLS, CUSTOM
+from dynamo.frontend.images.parts import image_part
+from dynamo.frontend.openai.chat_builder import ChatBuilder, Piece
+from dynamo.frontend.openai.responses_tools import CALLS, CUSTOM, Member
 
 Item = dict[str, Any]
 _SEALED: Final = "dynamo1."
 """How our `encrypted_content` begins. It hides nothing: the client may read what its own model thought."""
 _TEXTS: Final = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
+_IMAGE: Final = "input_image"
+_KEPT: Final = ("type", "text", "refusal", "image_url", "detail")
+"""Fields of a part."""
 _SYSTEM: Final = ("system", "developer")
 _WORDS: Final = (
     "type", "id", "role", "status", "phase", "call_id", "name", "arguments", "encrypted_content", "input",
+    "namespace",
 )  # fmt: skip
 _OBJECTS: Final = ("action", "operation")
 """Of calls that are no functions': small, and read as they are."""
@@ -67,7 +72,7 @@ def trimmed(item: Item) -> Item:
 
 
 def _trimmed_part(part: Mapping[str, Any]) -> Item:
-    kept: Item = {name: value for name in ("type", "text", "refusal") if isinstance(value := part.get(name), str)}
+    kept: Item = {name: value for name in _KEPT if isinstance(value := part.get(name), str)}
     return kept | {"annotations": []} if kept.get("type") == "output_text" else kept
 
 
@@ -91,6 +96,9 @@ def _message(chat: ChatBuilder, item: Item, path: str) -> None:
         raise bad_request(f"{path}.role: expected {', '.join(_ROLES)}, got {shown(role)}.", f"{path}.role")
     if content is None:
         raise bad_request(f"{path}.content: this field is required.", f"{path}.content", "missing_required_parameter")
+    if role == "user" and _shows(content):
+        chat.user(*_pieces(content, f"{path}.content"))
+        return
     text = _text(content, f"{path}.content", "" if role == "assistant" else "\n")
     if role in _SYSTEM:
         chat.system(text)
@@ -98,6 +106,28 @@ def _message(chat: ChatBuilder, item: Item, path: str) -> None:
         chat.user(text)
     else:
         chat.said(text)
+
+
+def _shows(content: Any) -> TypeGuard[list[Any]]:
+    """Tell whether images are among the parts."""
+    return isinstance(content, list) and any(
+        isinstance(part, Mapping) and part.get("type") == _IMAGE for part in content
+    )
+
+
+def _pieces(content: list[Any], path: str) -> list[Piece]:
+    """Return texts and images, in their order."""
+    return [_piece(part, f"{path}[{index}]") for index, part in enumerate(content)]
+
+
+def _piece(part: Any, path: str) -> Piece:
+    if not isinstance(part, Mapping) or part.get("type") != _IMAGE:
+        return _part(part, path)
+    url = part.get("image_url")
+    if isinstance(url, str) and url:
+        return image_part(url, path)
+    text = f"{path}.image_url: this field is required; files aren't kept here, so a file_id names none."
+    raise bad_request(text, f"{path}.image_url", "missing_required_parameter")
 
 
 def _text(content: Any, path: str, between: str = "") -> str:
@@ -112,7 +142,7 @@ def _text(content: Any, path: str, between: str = "") -> str:
 def _part(part: Any, path: str) -> str:
     kind = part.get("type") if isinstance(part, Mapping) else None
     if kind not in _TEXTS and kind != "refusal":
-        text = f"{path}: content of type {shown(kind)} is not supported; use input_text."
+        text = f"{path}: content of type {shown(kind)} is not supported; use input_text, or a user's input_image."
         raise bad_request(text, path, "unsupported_value")
     text = part.get("refusal" if kind == "refusal" else "text")
     if not isinstance(text, str):
@@ -121,13 +151,17 @@ def _part(part: Any, path: str) -> str:
 
 
 def _call(chat: ChatBuilder, item: Item, path: str) -> None:
-    call_id = _string(item, "call_id", path)
-    chat.call(call_id, _string(item, "name", path), _string(item, "arguments", path))
+    call_id, name = _string(item, "call_id", path), _string(item, "name", path)
+    if item.get("namespace"):
+        name = Member(_string(item, "namespace", path), name).whole
+    chat.call(call_id, name, _string(item, "arguments", path))
 
 
 def _result(chat: ChatBuilder, item: Item, path: str) -> None:
     call_id = _string(item, "call_id", path)
-    chat.result(call_id, _text(item.get("output"), f"{path}.output", "\n"), f"{path}.call_id")
+    output, place = item.get("output"), f"{path}.output"
+    pieces = _pieces(output, place) if _shows(output) else [_text(output, place, "\n")]
+    chat.result(call_id, pieces, f"{path}.call_id")
 
 
 def _tool_call(chat: ChatBuilder, item: Item, path: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any
@@ -17,6 +17,8 @@ from dynamo.frontend.anthropic.requests import read_prompt
 from dynamo.frontend.errors import ApiError
 from dynamo.frontend.http.requests import headers_of
 from dynamo.frontend.http.responses import json_reply
+from dynamo.frontend.images.parts import images_in
+from dynamo.frontend.limits.concurrency_limits import caller_of
 from dynamo.frontend.openai.body import decode
 from dynamo.frontend.openai.responses_requests import read_responses
 from dynamo.frontend.openai.responses_structs import ResponsesRequest
@@ -26,6 +28,7 @@ from dynamo.frontend.routes.model_request import SHORT_BODY, Intake
 from dynamo.frontend.services import Services
 from dynamo.frontend.stored.store import owner_of
 from dynamo.llm.processing.preprocess import Preprocessor
+from dynamo.llm.protocols import ImageInput
 from dynamo.runtime.errors import DeadlineExceeded
 
 Chat = dict[str, Any]
@@ -76,14 +79,14 @@ async def _counted(services: Services, request: Request, kind: type[msgspec.Stru
     """Read and count as requests for answers are: by the same bounds, a longer one in the threads."""
     scope: Any = request.scope
     receive: Any = request.receive
-    intake = Intake(services, services.clock())
+    intake, images = Intake(services, services.clock()), services.request_images()
 
     def understand(raw: bytes, read: Read) -> tuple[str, Chat, ApiError | None]:
         body = decode(raw, kind)
         defaults = services.settings.request_defaults
         if defaults is not None and defaults.model is not None and body.get("model") in (None, ""):
             body["model"] = defaults.model
-        intake.check_fields(body, kind, request.state.request_id)
+        intake.check_fields(body, kind, [])
         chat, problem = read(body)
         return str(body.get("model")), chat, problem
 
@@ -91,22 +94,30 @@ async def _counted(services: Services, request: Request, kind: type[msgspec.Stru
         raw = await intake.read(scope, receive)
         async with prepare(intake, raw) as read:
             if len(raw) <= SHORT_BODY and not names_stored(raw):
-                return _count(services, intake, *understand(raw, read))()
+                understood = understand(raw, read)
+                if not images_in(understood[1]["messages"]):
+                    return _count(services, intake, *understood)()
             async with intake.turn() as turn:
-                understood = await turn.run(lambda: understand(raw, read))
-                return await turn.run(_count(services, intake, *understood))
+                model, chat, problem = await turn.run(lambda: understand(raw, read))
+                if refs := images_in(chat["messages"]):
+                    await images.load(refs, services.pool.find(model).card, caller_of(scope), intake.deadline, turn)
+                return await turn.run(_count(services, intake, model, chat, problem, images.inputs))
     except DeadlineExceeded as error:
         raise intake.too_late(error) from None
     finally:
+        images.leave()
         intake.leave()
 
 
-def _count(services: Services, intake: Intake, model: str, chat: Chat, problem: ApiError | None) -> Callable[[], int]:
+def _count(
+    services: Services, intake: Intake, model: str, chat: Chat, problem: ApiError | None,
+    images: Sequence[ImageInput] = (),
+) -> Callable[[], int]:  # fmt: skip
     """Return what counts, which may take long; raises where the model isn't there, or the conversation isn't one."""
     preprocessor = _preprocessor(services, intake, model)
     if problem is not None:
         raise problem
-    return lambda: len(preprocessor.encode(preprocessor.chat_prompt(chat), add_special=False))
+    return lambda: preprocessor.chat_tokens(chat, images)
 
 
 def _preprocessor(services: Services, intake: Intake, model: str) -> Preprocessor:

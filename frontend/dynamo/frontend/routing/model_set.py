@@ -140,7 +140,7 @@ class ModelSet:
         if self.gate is None:
             return None
         return LoadTicket(
-            len(request.token_ids), self.card.kv_cache_block_size, computed_elsewhere=request.computed_elsewhere
+            request.prompt_tokens, self.card.kv_cache_block_size, computed_elsewhere=request.computed_elsewhere
         )
 
     def loads(self) -> Iterator[Load]:

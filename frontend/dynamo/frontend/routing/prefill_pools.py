@@ -151,7 +151,7 @@ class Prefills:
 
     def _situation(self, pool: ModelSet, models: ModelSet, request: PreprocessedRequest, hints: Hints) -> Situation:
         """Return the facts to decide by; what isn't known of caches counts as not cached: outside kv mode all of it."""
-        tokens = len(request.token_ids)
+        tokens = request.prompt_tokens
         try:
             cached, usage = _at_decode(models, request, hints)
             batches = _at_prefill(pool, request, prefill_hints(hints)) if self._rules.looks_at_prefill else None
@@ -179,7 +179,7 @@ def _at_decode(models: ModelSet, request: PreprocessedRequest, hints: Hints) -> 
         return 0, None
     load = models.load_of(worker, ticket.decision.rank.dp_rank)
     usage = load.blocks / load.total_blocks if load.total_blocks else None
-    return len(request.token_ids) - ticket.decision.to_prefill, usage
+    return request.prompt_tokens - ticket.decision.to_prefill, usage
 
 
 def _at_prefill(pool: ModelSet, request: PreprocessedRequest, hints: Hints) -> float | None:

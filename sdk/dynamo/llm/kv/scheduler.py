@@ -57,9 +57,9 @@ class KvScheduler:
         self.spread: dict[int, int] = {}
         """How many data-parallel ranks an instance has, of those with several."""
 
-    def prompt(self, tokens: Sequence[int], seed: int = SEED) -> Prompt:
-        """Hash a prompt's blocks; raises `ValueError` for what isn't a token id."""
-        return Prompt(sequence_hashes(block_hashes(tokens, self.block_size, seed=seed)), len(tokens))
+    def prompt(self, tokens: Sequence[int], seed: int = SEED, media: Sequence[Sequence[int]] = ()) -> Prompt:
+        """Hash a prompt's blocks; raises `ValueError` for what isn't a token id. `media`: as `block_hashes` has it."""
+        return Prompt(sequence_hashes(block_hashes(tokens, self.block_size, seed=seed, media=media)), len(tokens))
 
     def ranks(self, instances: Sequence[int]) -> Sequence[Rank]:
         """Return where requests to these instances go.

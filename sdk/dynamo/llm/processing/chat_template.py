@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+from dynamo.llm.processing.image_prompts import ImageMark, is_image
 from dynamo.llm.processing.template_budget import Budget
 from dynamo.llm.processing.tool_prompt import as_text, with_tools
 from dynamo.runtime.errors import InvalidArgument
@@ -41,6 +42,10 @@ _NONE: Final = re.compile(r"content['\"\]]*\s+is\s+(?:not\s+)?none", re.IGNORECA
 """A template that tells a message with calls from one with text by its content being null."""
 _TOOL: Final = "tool"
 """A template with this word has a way of its own with tools; others are given them as text (`tool_prompt.py`)."""
+_PARTS: Final = re.compile(r"""['"]image(?:_url)?['"]""")
+"""A template that reads the parts of a content by itself, images among them."""
+_TEXTS: Final = re.compile(r"is\s+(?:not\s+)?string")
+"""One that takes contents of text, too."""
 TOOL_USE: Final = "tool_use"
 """The named template that is taken where the request has tools."""
 
@@ -78,12 +83,16 @@ class ChatTemplate:
                 f"the model has {len(sources)} chat templates of {sum(map(len, sources))} characters together: at most "
                 f"{MOST_TEMPLATES} of {LONGEST_SOURCE} are read"
             )
+        self.source = source
+        """The model's own; None where it has none, or several by name."""
         environment = _environment()
         self._special = dict(special_tokens or {})
         self._default = _compile(environment, source if source is not None else DEFAULT_TEMPLATE)
         self._named = {name: _compile(environment, text) for name, text in (named or {}).items()}
         self._asks_for_none = any(map(_NONE.search, sources))
         self._knows_tools = self._asks_for_none or any(_TOOL in text for text in sources)
+        self._takes_parts = any(map(_PARTS.search, sources))
+        self._takes_texts = not self._takes_parts or any(map(_TEXTS.search, sources))
 
     def render(
         self,
@@ -92,16 +101,24 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         tools: Sequence[Any] | None = None,
         variables: Mapping[str, Any] | None = None,
+        mark: ImageMark | None = None,
     ) -> str:
-        """Return the prompt; a refusal of the template becomes `InvalidArgument` with its sentence."""
+        """Return the prompt; a refusal of the template becomes `InvalidArgument` with its sentence.
+
+        `mark`: what stands for an image; None: the messages have none.
+        """
         from jinja2.exceptions import TemplateError
 
         template = self._named.get(TOOL_USE, self._default) if tools else self._default
-        said = [self._message(message, index) for index, message in enumerate(messages)]
+        said = [self._message(message, index, mark) for index, message in enumerate(messages)]
+        if tools and not self._knows_tools:
+            said = with_tools(said, tools)
+        if not self._takes_texts:
+            said = [_as_parts(message) for message in said]
         names = {
             **self._special,
             **(variables or {}),
-            "messages": with_tools(said, tools) if tools and not self._knows_tools else said,
+            "messages": said,
             "tools": tools or None,
             "add_generation_prompt": add_generation_prompt,
         }
@@ -117,9 +134,11 @@ class ChatTemplate:
             # What a template does to values of the wrong shape, or to the interpreter; no fault of the server.
             raise InvalidArgument(f"the model's chat template failed on the messages: {_short(error)}") from error
 
-    def _message(self, message: Any, index: int) -> dict[str, Any]:
+    def _message(self, message: Any, index: int, mark: ImageMark | None) -> dict[str, Any]:
         """Return a message as templates want it, with a missing content as nothing at all where the template looks."""
-        flat = flatten_message(message, index)
+        flat = flatten_message(message, index, mark)
+        if mark is not None and self._takes_parts and (self._knows_tools or flat.get("role") != "tool"):
+            flat["content"] = _parts(message.get("content"), flat["content"], index, mark)
         if not self._knows_tools and ("tool_calls" in flat or flat.get("role") == "tool"):
             return as_text(flat)
         if self._asks_for_none and flat.get("tool_calls") and message.get("content") is None:
@@ -127,34 +146,52 @@ class ChatTemplate:
         return flat
 
 
-def flatten_message(message: Any, index: int) -> dict[str, Any]:
+def _parts(content: Any, text: str, index: int, mark: ImageMark) -> Any:
+    """Return a content for a template that reads parts, where images are among them; `text` is the same, flattened."""
+    if not isinstance(content, list) or not any(map(is_image, content)):
+        return text
+    return [
+        mark.part() if is_image(part) else {"type": "text", "text": _part_text(part, index, number)}
+        for number, part in enumerate(content)
+    ]
+
+
+def _as_parts(message: dict[str, Any]) -> dict[str, Any]:
+    """Return a message for a template that reads nothing but parts."""
+    content = message.get("content")
+    return {**message, "content": [{"type": "text", "text": content}]} if isinstance(content, str) else message
+
+
+def flatten_message(message: Any, index: int, mark: ImageMark | None = None) -> dict[str, Any]:
     """Return the message as templates expect it: content one text, tool arguments objects."""
     if type(message) is not dict and not isinstance(message, Mapping):
         raise InvalidArgument(f"messages[{index}] must be an object")
-    flat = {**message, "content": flatten_content(message.get("content"), index)}
+    flat = {**message, "content": flatten_content(message.get("content"), index, mark)}
     if isinstance(flat.get("tool_calls"), list):
         flat["tool_calls"] = [_parsed_call(call) for call in flat["tool_calls"]]
     return flat
 
 
-def flatten_content(content: Any, index: int) -> str:
-    """Join the text parts of a message's content."""
+def flatten_content(content: Any, index: int, mark: ImageMark | None = None) -> str:
+    """Join the text parts of a message's content; `mark` is the text of an image."""
     if content is None:
         return ""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
         raise InvalidArgument(f"messages[{index}].content must be a string or a list of parts")
-    return "\n".join(_part_text(part, index, number) for number, part in enumerate(content))
+    return "\n".join(_part_text(part, index, number, mark) for number, part in enumerate(content))
 
 
-def _part_text(part: Any, index: int, number: int) -> str:
+def _part_text(part: Any, index: int, number: int, mark: ImageMark | None = None) -> str:
     if isinstance(part, str):
         return part
     kind = part.get("type") if isinstance(part, Mapping) else None
     text = part.get("text") if kind == "text" else part.get("refusal") if kind == "refusal" else None
     if isinstance(text, str):
         return text
+    if mark is not None and is_image(part):
+        return mark.text
     where = f"messages[{index}].content[{number}]"
     if kind in (None, "text", "refusal"):
         raise InvalidArgument(f"{where} must be an object with type 'text' and a string text")
@@ -179,7 +216,13 @@ def _parsed_call(call: Any) -> Any:
 
 def _size(messages: Sequence[Mapping[str, Any]]) -> int:
     """Count the characters of a chat's texts."""
-    return sum(len(content) for message in messages if isinstance(content := message.get("content"), str))
+    return sum(_content_size(message.get("content")) for message in messages)
+
+
+def _content_size(content: Any) -> int:
+    if isinstance(content, str):
+        return len(content)
+    return sum(len(part.get("text", "")) for part in content) if isinstance(content, list) else 0
 
 
 def _short(error: Exception) -> str:

@@ -16,8 +16,9 @@ import msgspec
 from dynamo.llm.model_card import ModelCard
 from dynamo.llm.processing import request_options as options
 from dynamo.llm.processing.chat_template import ChatTemplate, flatten_message
+from dynamo.llm.processing.image_prompts import ImageMark, placed
 from dynamo.llm.processing.template_files import load_template
-from dynamo.llm.protocols import PreprocessedRequest
+from dynamo.llm.protocols import ImageInput, PreprocessedRequest
 from dynamo.llm.tokenizer import load_tokenizer
 from dynamo.llm.tokenizer.tokenizer import Mode, Tokenizer
 from dynamo.runtime.errors import InvalidArgument
@@ -78,8 +79,25 @@ class Preprocessor:
         """Open tokenizer and template from files by role or digest. Slow: call it in a thread."""
         return cls(card, load_tokenizer(card, files, mode), load_template(card, files))
 
-    async def chat(self, body: Mapping[str, Any], *, blocking: bool = False) -> list[PreprocessedRequest]:
-        """Return one request per choice of a chat body. `blocking`: it is called in a thread, and never waits."""
+    @property
+    def template_text(self) -> str | None:
+        """Return the model's own chat template, as it is written."""
+        return self._template.source
+
+    async def chat(
+        self, body: Mapping[str, Any], *, blocking: bool = False, images: Sequence[ImageInput] = ()
+    ) -> list[PreprocessedRequest]:
+        """Return one request per choice of a chat body. `blocking`: it is called in a thread, and never waits.
+
+        `images`: those of its content parts, in their order.
+        """
+        if images:
+            made = (
+                self.image_prompt(body, images)
+                if blocking
+                else await asyncio.to_thread(self.image_prompt, body, images)
+            )
+            return self._requests(body, [made[0]], chat=True, images=made[1])
         large = not blocking and content_size(body.get("messages")) > _LARGE_CHAT
         prompt = await asyncio.to_thread(self.chat_prompt, body) if large else self.chat_prompt(body)
         ids = await self._encode(prompt, add_special=False, blocking=blocking)
@@ -126,8 +144,26 @@ class Preprocessor:
         ids = self.tokenizer.encode(text, not chat) if isinstance(text, str) else list(text)
         return self._requests({**body, "n": 1}, [ids], chat=chat)[0]
 
-    def chat_prompt(self, body: Mapping[str, Any]) -> str:
-        """Render the messages of a chat body."""
+    def image_prompt(self, body: Mapping[str, Any], images: Sequence[ImageInput]) -> tuple[list[int], list[ImageInput]]:
+        """Return the tokens of a chat with images, and the images with their places. Blocks."""
+        traits = self.card.images
+        if traits is None:
+            raise InvalidArgument(f"messages: the model '{self.card.name}' takes no images")
+        mark = ImageMark.of(traits, self.tokenizer)
+        text = self.chat_prompt(body, mark)
+        self._refuse_over(text, 1)
+        ids, places = mark.tokens(text, self.tokenizer)
+        return ids, placed(images, places, traits)
+
+    def chat_tokens(self, body: Mapping[str, Any], images: Sequence[ImageInput] = ()) -> int:
+        """Count the tokens of a chat's prompt, which may be some times over the context. Blocks."""
+        if not images:
+            return len(self.encode(self.chat_prompt(body), add_special=False))
+        ids, own = self.image_prompt(body, images)
+        return len(ids) + added_tokens(own)
+
+    def chat_prompt(self, body: Mapping[str, Any], mark: ImageMark | None = None) -> str:
+        """Render the messages of a chat body; `mark` stands for its images."""
         messages = body.get("messages")
         if not isinstance(messages, Sequence) or isinstance(messages, str) or not messages:
             raise InvalidArgument("messages must be a list with at least one message")
@@ -145,6 +181,7 @@ class Preprocessor:
             add_generation_prompt=True if generate is None else bool(generate),
             tools=None if body.get("tool_choice") == "none" else body.get("tools"),
             variables=variables,
+            mark=mark,
         )
 
     def echo_texts(self, body: Mapping[str, Any]) -> list[str]:
@@ -176,16 +213,22 @@ class Preprocessor:
         return list(prompt)
 
     def _requests(
-        self, body: Mapping[str, Any], prompts: Sequence[list[int]], *, chat: bool
+        self,
+        body: Mapping[str, Any],
+        prompts: Sequence[list[int]],
+        *,
+        chat: bool,
+        images: list[ImageInput] | None = None,
     ) -> list[PreprocessedRequest]:
         wanted = options.wanted_tokens(body, chat)
         output = options.output_options(body, chat)
-        check_work(sum(map(len, prompts)), options.choices(body), self.card.context_length)
+        added = added_tokens(images or ())
+        check_work(sum(map(len, prompts)) + added, options.choices(body), self.card.context_length)
         annotations = options.nvext_of(body).get("annotations") or ()
         sampling = [options.sampling_options(body, choice) for choice in range(options.choices(body))]
         made = []
         for ids in prompts:
-            conditions = options.stop_conditions(body, clip_tokens(len(ids), wanted, self.card.context_length))
+            conditions = options.stop_conditions(body, clip_tokens(len(ids) + added, wanted, self.card.context_length))
             conditions.stop_token_ids += self._special_stops(conditions.stop)
             made += [
                 PreprocessedRequest(
@@ -197,6 +240,7 @@ class Preprocessor:
                     eos_token_ids=self.card.eos_token_ids,
                     mdc_sum=self._digest,
                     annotations=list(annotations),
+                    images=images,
                 )
                 for chosen in sampling
             ]
@@ -208,6 +252,11 @@ class Preprocessor:
         """Return the ids of stop strings that are special tokens: those never show up in the text."""
         ids = (self.tokenizer.token_id(stop) for stop in stops)
         return [token_id for token_id in ids if token_id is not None and self.tokenizer.decode([token_id]) == ""]
+
+
+def added_tokens(images: Sequence[ImageInput]) -> int:
+    """Count the tokens that images take beside those that stand for them."""
+    return sum(image.tokens - 1 for image in images)
 
 
 def far_over(text: str, tokenizer: Tokenizer, context: int) -> int:
@@ -236,13 +285,16 @@ def check_work(tokens: int, answers: int, context: int | None) -> None:
 
 def check_options(request: PreprocessedRequest, requests: int) -> None:
     """Raise where what so many requests say beside their prompts is too much: each of them carries it."""
+    images = sum(len(image.data) for image in request.images or ())
     try:
-        size = len(msgspec.msgpack.encode(msgspec.structs.replace(request, token_ids=[]))) * requests
+        size = (
+            images + len(msgspec.msgpack.encode(msgspec.structs.replace(request, token_ids=[], images=None)))
+        ) * requests
     except OverflowError as error:
         raise InvalidArgument(f"a number of the request can't travel: {error}") from None
     if size > MOST_BYTES:
         raise InvalidArgument(
-            f"n: {requests} answers send {size} bytes of constraints and options to workers: at most {MOST_BYTES} are "
+            f"n: {requests} answers send {size} bytes of options and images to workers: at most {MOST_BYTES} are "
             "taken in one request; ask in several"
         )
 

@@ -21,7 +21,9 @@ def with_tools(messages: Sequence[Mapping[str, Any]], tools: Sequence[Any]) -> l
     described = _HEAD + "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools) + _FOOT
     said = [dict(message) for message in messages]
     if said and said[0].get("role") in ("system", "developer"):
-        said[0]["content"] = f"{said[0].get('content') or ''}\n\n{described}"
+        content = said[0].get("content") or ""
+        part = {"type": "text", "text": f"\n\n{described}"}
+        said[0]["content"] = [*content, part] if isinstance(content, list) else f"{content}\n\n{described}"
         return said
     return [{"role": "system", "content": described}, *said]
 

@@ -42,6 +42,7 @@ from dynamo.worker.engine import (
 )
 from dynamo.worker.engines import takes_text
 from dynamo.worker.engines.constraints.pool import Constrained, ConstraintPool
+from dynamo.worker.engines.support.request_checks import check_images
 from dynamo.worker.instance.canary import EngineWatch, watch_engine
 from dynamo.worker.instance.kv_transfers import KvTransfers
 from dynamo.worker.instance.load_endpoint import serve_load
@@ -243,6 +244,7 @@ def _card(card: ModelCard, facts: EngineFacts, settings: WorkerSettings) -> Mode
         changes["kv_cache_block_size"] = facts.kv_cache_block_size
     if facts.embedding_dim is not None:
         changes["model_types"] = [EMBEDDING]
+    changes["images"] = facts.images
     if takes_text(settings):
         changes |= {"model_input": "text", "tokenizer": "none", "files": {}}
     return msgspec.structs.replace(card, **changes)
@@ -259,6 +261,8 @@ class _Kind(NamedTuple):
 def _kind(engine: Engine, facts: EngineFacts, settings: WorkerSettings) -> _Kind:
     if facts.embedding_dim is None:
         submit: Submit = engine.submit  # type: ignore[attr-defined] # of either kind of engine
+        if facts.images is None and not takes_text(settings):
+            submit = without_images(submit, settings.engine)
         return _Kind(TextRequest if takes_text(settings) else PreprocessedRequest, submit, RequestSink)
     role = facts.role or settings.role
     if role != "aggregated":
@@ -311,6 +315,16 @@ def guided(submit: Submit, constrained: Submit, engine: str, kinds: tuple[str, .
             takes = f"takes {', '.join(kinds)} only" if kinds else "can't constrain its output"
             raise InvalidArgument(f"guided decoding ({asked}): engine {engine} {takes}")
         return constrained(request, sink)
+
+    return choose
+
+
+def without_images(submit: Submit, engine: str) -> Submit:
+    """Return `submit` for an engine that takes no images: an answer that doesn't look at one is worse than none."""
+
+    def choose(request: PreprocessedRequest, sink: RequestSink) -> Abort:
+        check_images(request, engine, None)
+        return submit(request, sink)
 
     return choose
 

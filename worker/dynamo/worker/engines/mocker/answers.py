@@ -14,6 +14,7 @@ from dynamo.llm.parsers.reasoning_formats import THOUGHTS
 from dynamo.llm.protocols import EOS, LENGTH, PreprocessedRequest
 from dynamo.worker.engines.constraints.process import SEED, WHOLE, WRITTEN, compiled
 from dynamo.worker.engines.mocker.arguments import MockArguments
+from dynamo.worker.engines.mocker.images import description
 from dynamo.worker.engines.mocker.spoken_calls import LONGEST_TRIGGER, calls_asked_for, spoken
 from dynamo.worker.engines.mocker.stepper import TextAnswer
 
@@ -67,6 +68,8 @@ class AnswerWriter:
                 own = max(given + max(1, conditions.min_tokens or 0), _SHORTEST + fingerprint(request) % _LENGTHS)
                 wanted, end = (own, EOS) if own <= wanted else (wanted, LENGTH)
             text, position = self._text, (request.sampling_options.seed or 0) + self._arguments.seed
+            if request.images:
+                text, position = [*self._tokenizer.encode(description(request.images), add_special=False), *text], 0
             marks = self._marks(thought, wanted)
         if self._first_only:
             wanted, end = given + 1, LENGTH

@@ -74,6 +74,8 @@ class MockArguments:
     """How long a computed prompt is kept for a decode engine."""
     bootstrap_port: int | None = None
     """There where decode engines may be told of a prompt before it is computed; no port is opened."""
+    images: bool = True
+    """Images in prompts are taken, counted and described."""
     embedding_dim: int | None = None
     """Numbers in a vector: it makes vectors, not text."""
 
@@ -89,6 +91,7 @@ _OWN: Final[dict[str, Any]] = {
     _SESSION: 300_000,
     _BOOTSTRAP: 0,
     EMBEDDING_DIM: 0,
+    "images": True,
 }
 _LINK: Final[dict[str, Any]] = {**Link._field_defaults, "kv_bytes_per_token": 0}
 _MODES: Final = ("disaggregation_mode", "is_prefill", "is_decode")

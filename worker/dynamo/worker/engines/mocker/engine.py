@@ -15,9 +15,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from dynamo.llm.model_card import CONFIG
+from dynamo.llm.kv.image_blocks import cached_prompt
+from dynamo.llm.model_card import CONFIG, ImageTraits
 from dynamo.llm.processing.embeddings import EmbeddingRequest
-from dynamo.llm.protocols import EOS, STOP, PreprocessedRequest
+from dynamo.llm.protocols import EOS, PROMPT_TOKENS, STOP, PreprocessedRequest
 from dynamo.runtime.errors import EngineShutdown, InvalidArgument
 from dynamo.worker.engine import (
     GUIDED,
@@ -36,12 +37,13 @@ from dynamo.worker.engines.constraints.process import SEED
 from dynamo.worker.engines.mocker.answers import AnswerWriter
 from dynamo.worker.engines.mocker.arguments import MockArguments, read_arguments
 from dynamo.worker.engines.mocker.embeddings import Batch
+from dynamo.worker.engines.mocker.images import traits_for
 from dynamo.worker.engines.mocker.kv_transfer_state import bytes_per_token
 from dynamo.worker.engines.mocker.kv_transfers import Giver, Taker
 from dynamo.worker.engines.mocker.rank import MockRank, MockRequest
 from dynamo.worker.engines.mocker.scheduler import Scheduler
 from dynamo.worker.engines.mocker.scores import ScoredSink, wants_scores
-from dynamo.worker.engines.support.request_checks import check_inputs, room_for
+from dynamo.worker.engines.support.request_checks import check_images, check_inputs, room_for
 
 if TYPE_CHECKING:
     from dynamo.llm import LocalModel
@@ -61,6 +63,7 @@ class Mocker:
         self._giver, self._taker = Giver(self._arguments), Taker()
         over = self._giver.hand_out if self.role == _PREFILL else None
         self.ranks = [MockRank(number, self._arguments, over) for number in range(self._arguments.dp_size)]
+        self._images: ImageTraits | None = None
         self._parsers = {"tools": settings.dyn_tool_call_parser or "", "thoughts": settings.dyn_reasoning_parser or ""}
         self._broken, self._vocabulary = "", 1
 
@@ -69,6 +72,8 @@ class Mocker:
 
         await asyncio.sleep(self._arguments.startup_time)
         tokenizer = await asyncio.to_thread(load_tokenizer, self._model.card, self._model.files)
+        if self._arguments.images and self._arguments.embedding_dim is None:
+            self._images = await asyncio.to_thread(traits_for, self._model)
         self._vocabulary = tokenizer.vocab_size
         self._writer = AnswerWriter(self._arguments, tokenizer, first_only=self.role == _PREFILL, **self._parsers)
         if self.role == _PREFILL:
@@ -81,7 +86,7 @@ class Mocker:
             total_kv_blocks=limits.num_gpu_blocks, max_num_seqs=limits.max_num_seqs,
             max_num_batched_tokens=limits.max_num_batched_tokens, data_parallel_size=len(self.ranks),
             role=_as_role(self.role), kv_events=limits.enable_prefix_caching,
-            embedding_dim=self._arguments.embedding_dim,
+            embedding_dim=self._arguments.embedding_dim, images=self._images,
             guided=() if self._arguments.embedding_dim is not None else GUIDED,
             bootstrap_port=self._arguments.bootstrap_port if self.role == _PREFILL else None,
         )  # fmt: skip
@@ -162,6 +167,7 @@ class Mocker:
     def submit(self, request: PreprocessedRequest, sink: Sink) -> Abort:
         if self._broken:
             raise EngineShutdown(self._broken)
+        check_images(request, "mocker", self._images)
         room = room_for(request, self._context())
         conditions = request.stop_conditions
         if wants_scores(request):
@@ -175,6 +181,8 @@ class Mocker:
             sink.finish(EOS)
             return lambda: None
         made = MockRequest(sink, answer, stops)
+        if request.images is not None:
+            made.told[PROMPT_TOKENS] = request.prompt_tokens - request.answered_tokens
         try:
             self._queue(made, request, rank)
         except ValueError as error:
@@ -203,7 +211,7 @@ class Mocker:
         if self.role != _PREFILL and request.computed_elsewhere:
             self._taker.take(made, request, rank)
             return
-        rank.add(made, request.token_ids)
+        rank.add(made, *cached_prompt(request, self._arguments.limits.block_size))
         if self.role == _PREFILL and request.bootstrap_info is not None:
             made.room = request.bootstrap_info.bootstrap_room
             self._giver.begins(made.room)

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
+from dynamo.llm.kv.image_blocks import cached_prompt
 from dynamo.llm.protocols import DISAGGREGATED_PARAMS, PreprocessedRequest
 from dynamo.runtime.errors import CannotConnect, DynamoException, EngineShutdown, InvalidArgument, StreamIncomplete
 from dynamo.worker.engine import Abort, Fetch
@@ -171,8 +172,10 @@ class Taker:
         address, name = _source(wanted)
         if self.fetch is None:
             raise InvalidArgument("this engine has nowhere to fetch prompts from")
-        names, tail = rank.scheduler.cut(wanted.token_ids)
-        waiting = _Waiting(self, request, rank, (names, tail), len(wanted.token_ids))
+        tokens, media = cached_prompt(wanted, rank.scheduler.limits.block_size)
+        names, tail = rank.scheduler.cut(tokens, media)
+        waiting = _Waiting(self, request, rank, (names, tail), len(tokens))
+        waiting.media = rank.scheduler.touching_rest(media, names)
         self._coming[request] = self.fetch(address, name, waiting)
         rank.coming += 1
 
@@ -204,6 +207,8 @@ class _Waiting:
     ) -> None:
         self._taker, self._request, self._rank = taker, request, rank
         self._prompt, self._tokens, self._cached = prompt, tokens, 0
+        self.media: tuple[int, ...] = ()
+        """Hashes of the images in the last, unfinished block."""
 
     def begins(self, about: Any) -> None:
         try:
@@ -217,7 +222,7 @@ class _Waiting:
 
     def arrived(self) -> None:
         if self._taker.done(self._request, self._rank) is not None:
-            self._rank.arrived(self._request, *self._prompt, self._cached)
+            self._rank.arrived(self._request, *self._prompt, self._cached, self.media)
 
     def lost(self, error: DynamoException) -> None:
         self._fail(error.message)
@@ -236,8 +241,8 @@ def _source(wanted: PreprocessedRequest) -> tuple[str, str]:
         return wanted.bootstrap_info.bootstrap_host, room_name(wanted.bootstrap_info.bootstrap_room)
     assert wanted.prefill_result is not None
     handover = given(wanted.prefill_result.disaggregated_params)
-    if handover.num_tokens != len(wanted.token_ids):
+    if handover.num_tokens != wanted.prompt_tokens:
         raise InvalidArgument(
-            f"{PARAMS}.num_tokens: {handover.num_tokens} were computed, and the prompt has {len(wanted.token_ids)}"
+            f"{PARAMS}.num_tokens: {handover.num_tokens} were computed, and the prompt has {wanted.prompt_tokens}"
         )
     return handover.remote_engine_id, handover.remote_request_id

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from dynamo.llm.protocols import CACHED_TOKENS, STOP, STOP_REASON
@@ -22,6 +22,8 @@ class MockRequest:
     sink: Sink
     answer: TextAnswer
     stops: dict[int, str]
+    told: dict[str, Any] = field(default_factory=dict)
+    """What else the first token says."""
     silent: bool = True
     """No token has left yet."""
     room: int | None = None
@@ -57,15 +59,17 @@ class MockRank:
         requests, blocks = self.scheduler.burden
         return requests + self.coming, blocks
 
-    def add(self, request: MockRequest, token_ids: list[int]) -> None:
-        """Queue a request; raises `ValueError` for what isn't a token id."""
-        request.sequence = self.scheduler.add(request, token_ids)
+    def add(self, request: MockRequest, token_ids: list[int], media: list[list[int]] | None = None) -> None:
+        """Queue a request; raises `ValueError` for what isn't a token id. `media`: hashes of the images per block."""
+        request.sequence = self.scheduler.add(request, token_ids, media)
         self._wake.set()
 
-    def arrived(self, request: MockRequest, names: list[int], tail: list[int], cached: int) -> None:
+    def arrived(
+        self, request: MockRequest, names: list[int], tail: list[int], cached: int, media: tuple[int, ...] = ()
+    ) -> None:
         """Queue a request whose prompt was computed elsewhere, and is here now; `cached` tokens were cached there."""
         sequence = request.sequence = self.scheduler.add_named(request, names, tail)
-        sequence.arrived, sequence.cached_tokens = True, cached
+        sequence.arrived, sequence.cached_tokens, sequence.media = True, cached, media
         self._wake.set()
 
     def release(self, sequence: Sequence[MockRequest]) -> None:
@@ -114,7 +118,7 @@ class MockRank:
         request = output.sequence.owner
         if request.silent:
             request.silent = False
-            request.sink.push([output.token], {CACHED_TOKENS: output.sequence.cached_tokens})
+            request.sink.push([output.token], {CACHED_TOKENS: output.sequence.cached_tokens} | request.told)
         else:
             request.sink.push([output.token])
         if output.over:

@@ -60,6 +60,8 @@ class Sequence(Generic[T]):
     running: bool = field(default=False)
     arrived: bool = False
     """Its prompt's KV came from elsewhere: there is nothing to compute when it is admitted."""
+    media: tuple[int, ...] = ()
+    """Hashes of the images that touch the block being filled."""
 
 
 class Plan(NamedTuple, Generic[T]):
@@ -215,18 +217,26 @@ class Scheduler(Generic[T]):
         """Count the tokens of the longest sequence that can ever be admitted."""
         return self.limits.longest
 
-    def add(self, owner: T, token_ids: list[int]) -> Sequence[T]:
-        """Queue a request; raises `ValueError` for what isn't a token id."""
-        return self.add_named(owner, *self.cut(token_ids))
+    def add(self, owner: T, token_ids: list[int], media: list[list[int]] | None = None) -> Sequence[T]:
+        """Queue a request; raises `ValueError` for what isn't a token id. `media`: as `cut` has it."""
+        sequence = self.add_named(owner, *self.cut(token_ids, media))
+        if media is not None:
+            sequence.media = self.touching_rest(media, sequence.names)
+        return sequence
 
-    def cut(self, token_ids: list[int]) -> tuple[list[int], list[int]]:
-        """Return the hashes of a prompt's whole blocks, and the rest of it.
+    def cut(self, token_ids: list[int], media: list[list[int]] | None = None) -> tuple[list[int], list[int]]:
+        """Return the hashes of a prompt's whole blocks, and the rest of it; `media`: hashes of the images in each.
 
         Raises `ValueError` for what isn't a token id.
         """
         size = self.limits.block_size
-        names = sequence_hashes(block_hashes(token_ids, size))
+        names = sequence_hashes(block_hashes(token_ids, size, media=media or ()))
         return names, token_ids[len(names) * size :]
+
+    @staticmethod
+    def touching_rest(media: list[list[int]], names: list[int]) -> tuple[int, ...]:
+        """Return the hashes of the images in what follows the whole blocks of a prompt."""
+        return tuple(media[len(names)]) if len(media) > len(names) else ()
 
     def add_named(self, owner: T, names: list[int], tail: list[int]) -> Sequence[T]:
         """Queue a request whose whole blocks have been named already; both lists are the sequence's from now on."""
@@ -285,7 +295,9 @@ class Scheduler(Generic[T]):
     def _seal(self, sequence: Sequence[T]) -> None:
         """Seal the block being filled, which is whole."""
         last = sequence.names[-1] if sequence.names else None
-        sequence.names += sequence_hashes(block_hashes(sequence.tail, self.limits.block_size), last)
+        media = (sequence.media,) if sequence.media else ()
+        sequence.names += sequence_hashes(block_hashes(sequence.tail, self.limits.block_size, media=media), last)
+        sequence.media = ()
         sequence.tail.clear()
         if sequence.running:
             self._name(sequence, sequence.computed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from dynamo.llm.model_card import ImageTraits
 from dynamo.llm.processing.embeddings import EmbeddingRequest
 from dynamo.llm.protocols import EOS, STOP, PreprocessedRequest
 from dynamo.runtime.errors import CapacityExceeded, InvalidArgument
@@ -44,10 +45,20 @@ def logit_bias(request: PreprocessedRequest) -> dict[int, float]:
 
 def room_for(request: PreprocessedRequest, context: int) -> int:
     """Count the tokens that the context leaves for the answer; `InvalidArgument` where it leaves none."""
-    count = len(request.token_ids)
+    count = request.prompt_tokens
     if not 0 < count < context:
         raise InvalidArgument(f"a prompt of {count} tokens: this engine takes 1 to {context - 1}")
     return context - count
+
+
+def check_images(request: PreprocessedRequest, engine: str, traits: ImageTraits | None) -> None:
+    """Raise `InvalidArgument` for images where the engine takes none, or not where the prompt says."""
+    if not request.images:
+        return
+    if traits is None:
+        raise InvalidArgument(f"images: the engine {engine} takes none with this model")
+    if any(image.at >= len(request.token_ids) for image in request.images):
+        raise InvalidArgument("images: one stands where the prompt has no token")
 
 
 def check_inputs(request: EmbeddingRequest, context: int | None, vocabulary: int = _HIGHEST_ID + 1) -> None:

@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import prometheus_client
 
+from dynamo.engine_catalog import EngineName
+from dynamo.llm.model_card import ImageTraits
 from dynamo.llm.processing.embeddings import EmbeddingRequest
 from dynamo.llm.protocols import PreprocessedRequest
 from dynamo.runtime.errors import (
@@ -36,7 +38,7 @@ from dynamo.runtime.errors import (
 )
 from dynamo.runtime.process.tasks import TaskOwner
 from dynamo.worker.engine import GUIDED, Abort, EngineFacts, EngineLoad, KvListener, Sink, VectorSink, nothing_wanted
-from dynamo.worker.engines.support.request_checks import check_inputs, room_for
+from dynamo.worker.engines.support.request_checks import check_images, check_inputs, room_for
 from dynamo.worker.engines.support.zmq_kv_events import NativeKvEvents
 from dynamo.worker.engines.vllm.arguments import (
     INSTALL,
@@ -48,6 +50,7 @@ from dynamo.worker.engines.vllm.arguments import (
     prepare,
 )
 from dynamo.worker.engines.vllm.embeddings import TASK, dimensions_of, embed
+from dynamo.worker.engines.vllm.images import ImagePrompts, traits_for
 from dynamo.worker.engines.vllm.node_plan import group_of, plan_node
 from dynamo.worker.engines.vllm.parent_death import kill_tethered, tethering
 from dynamo.worker.engines.vllm.requests import OutputReader, constraint, own_defaults, sampling
@@ -77,7 +80,9 @@ class Vllm:
         # What vLLM starts ends with the thread that it is started in.
         self._home = ThreadPoolExecutor(1, thread_name_prefix="vllm")
         self._loading: asyncio.Future[None] | None = None
-        self._name, self._role = model.card.name, settings.role
+        self._name, self._role, self._model = model.card.name, settings.role, model
+        self._image_prompts = ImagePrompts()
+        self._images: ImageTraits | None = None
         self._llm: Any = None
         self._native: NativeKvEvents | None = None
         self._tasks = TaskOwner(log)
@@ -152,6 +157,7 @@ class Vllm:
         self._ranks: int = ranks
         self._blocks = (cache.num_gpu_blocks or 0) // ranks  # vLLM's is the sum over the ranks
         events = config.kv_events_config
+        self._images = traits_for(config, self._model) if self._dimensions is None else None
         caches = events is not None and events.enable_kv_cache_events and cache.enable_prefix_caching
         if caches and self._dimensions is None:
             self._native = NativeKvEvents(
@@ -167,6 +173,7 @@ class Vllm:
             data_parallel_size=ranks,
             guided=GUIDED if self._dimensions is None else (),
             embedding_dim=self._dimensions,
+            images=self._images,
             kv_events=self._native is not None,
         )
 
@@ -251,6 +258,7 @@ class Vllm:
     def submit(self, request: PreprocessedRequest, sink: Sink) -> Abort:
         if self._llm is None or self._death.done():
             raise EngineShutdown()
+        check_images(request, EngineName.VLLM, self._images)
         room = room_for(request, self._context)
         arguments = sampling(request, room, self._defaults, self._role)
         if arguments["max_tokens"] == 0:
@@ -310,9 +318,10 @@ class Vllm:
         assert task is not None
         reader = OutputReader(request)
         try:
-            outputs = self._llm.generate(
-                {"type": "token", "prompt_token_ids": request.token_ids}, params, name, data_parallel_rank=rank
-            )
+            prompt: Any = {"type": "token", "prompt_token_ids": request.token_ids}
+            if request.images:
+                prompt = await self._image_prompts.rendered(self._llm, request)
+            outputs = self._llm.generate(prompt, params, name, data_parallel_rank=rank)
             async for output in outputs:
                 piece = reader.read(output)
                 sink = self._open[task]

@@ -21,6 +21,7 @@ from dynamo.llm.protocols import (
     LENGTH,
     LOG_PROBS,
     PROMPT_LOGPROBS,
+    PROMPT_TOKENS,
     SAMPLING_FIELDS,
     STOP,
     STOP_REASON,
@@ -149,6 +150,7 @@ class OutputReader:
     def __init__(self, request: PreprocessedRequest) -> None:
         self._stops = frozenset(request.stop_conditions.stop_token_ids)
         self._logprobs = request.output_options.logprobs
+        self._answered = request.answered_tokens if request.images else None
         self._first = True
 
     def read(self, output: Any) -> VllmOutput:
@@ -168,6 +170,8 @@ class OutputReader:
         extras: dict[str, Any] = {}
         if output.num_cached_tokens is not None:
             extras[CACHED_TOKENS] = output.num_cached_tokens
+        if self._answered is not None:  # vLLM has put the images' tokens in
+            extras[PROMPT_TOKENS] = len(output.prompt_token_ids) - self._answered
         if output.prompt_logprobs:
             pairs = zip(output.prompt_token_ids, output.prompt_logprobs, strict=False)
             extras[PROMPT_LOGPROBS] = [None if at is None else at[token].logprob for token, at in pairs]

@@ -1,0 +1,1 @@
+"""Images in requests: found, fetched and measured; nobody decodes their pixels here."""

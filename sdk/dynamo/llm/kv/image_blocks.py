@@ -1,0 +1,58 @@
+"""A prompt with images as KV caches see it: each image's tokens one by one, and which blocks it touches. Pure.
+
+Two images of one size are the same tokens, so a block's hash also has the digests of the images that touch it
+(`block_hash.block_hashes`, as NVIDIA Dynamo and vLLM do). Routers and simulated engines both ask here, so that their
+names of a block are equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from dynamo.llm.protocols import ImageInput, PreprocessedRequest
+
+_DIGITS: Final = 16
+"""Hexadecimal digits of a digest that make the 64 bits in a block's hash."""
+
+
+class CachedPrompt(NamedTuple):
+    """Tokens as they stand in a cache."""
+
+    tokens: list[int]
+    media: list[list[int]]
+    """Of each block, also the last one that isn't whole: hashes of the images that touch it. Empty: of no block."""
+
+
+def cached_prompt(request: PreprocessedRequest, block_size: int) -> CachedPrompt:
+    """Return a request's prompt; raises `ValueError` where its images stand where there are no tokens."""
+    if request.images is None:
+        return CachedPrompt(request.token_ids, [])
+    spans = _spans(request.token_ids, request.images)
+    tokens: list[int] = []
+    taken = 0
+    for image in request.images:
+        tokens += request.token_ids[taken : image.at]
+        tokens += [request.token_ids[image.at]] * image.tokens
+        taken = image.at + 1
+    tokens += request.token_ids[taken:]
+    media: list[list[int]] = [[] for _ in range(-(-len(tokens) // block_size))]
+    for (begin, end), image in zip(spans, request.images, strict=True):
+        for block in range(begin // block_size, (end - 1) // block_size + 1):
+            media[block].append(hash_of(image))
+    return CachedPrompt(tokens, media)
+
+
+def hash_of(image: ImageInput) -> int:
+    """Return the 64 bits by which blocks tell it from others."""
+    return int(image.digest[:_DIGITS], 16)
+
+
+def _spans(tokens: Sequence[int], images: Sequence[ImageInput]) -> list[tuple[int, int]]:
+    spans, added, before = [], 0, -1
+    for image in images:
+        if not before < image.at < len(tokens):
+            raise ValueError("images stand at tokens of the prompt, each behind the one before")
+        spans.append((image.at + added, image.at + added + image.tokens))
+        added, before = added + image.tokens - 1, image.at
+    return spans
