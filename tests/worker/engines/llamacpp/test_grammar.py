@@ -9,6 +9,7 @@ import pytest
 from dynamo.runtime.errors import InvalidArgument
 from dynamo.worker.engines.llamacpp.requests import grammar_of
 
+ENDS = '"minimum": -999999999999999, "maximum": 999999999999999'
 TIGHT = '"x-guidance": {"whitespace_flexible": false}'
 """Small models fill white space without end."""
 
@@ -24,6 +25,11 @@ TIGHT = '"x-guidance": {"whitespace_flexible": false}'
             {"json": {"x-guidance": {"whitespace_flexible": True}}},
             'start: %json {"x-guidance": {"whitespace_flexible": true}}',
         ),
+        (
+            {"json": {"properties": {"type": {"type": "integer"}}, "default": {"type": "integer"}}},
+            f'{{"properties": {{"type": {{"type": "integer", {ENDS}}}}}, "default": {{"type": "integer"}}, {TIGHT}}}',
+        ),
+        ({"json": {"type": "integer", "maximum": 5}}, f'{{"type": "integer", "maximum": 5, {TIGHT}}}'),
         ({"json": True, "whitespace_pattern": "[ ]?"}, 'start: %json {"x-guidance": {"whitespace_pattern": "[ ]?"}}'),
         ({"regex": "a/b+"}, "start: /"),
         ({"choice": ['say "yes"', "no"]}, 'CHOICE: "say \\"yes\\"" | "no"'),

@@ -32,6 +32,13 @@ LARK: Final = "%llguidance"
 COMPILED: Final = "compiled"
 """The name under which an engine gets the grammar that was made here of what the client wrote."""
 WHITESPACE: Final = "whitespace_pattern"
+_VALUES: Final = frozenset(("const", "enum", "default", "examples"))
+"""Keywords whose values are no schemas."""
+_LIMITS: Final = frozenset(
+    ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "enum", "const", "$ref")
+)
+_LARGEST: Final = 10**15 - 1
+"""Every reader of JSON holds integers up to it exactly."""
 OPTIONS: Final = "x-guidance"
 """Where llguidance looks in a schema for what it says of JSON's form."""
 _COUNTS: Final = {
@@ -130,7 +137,19 @@ def _written(kind: str, what: Any, gbnf: bool, space: str | None = None) -> str:
 
 def _schema(what: Any, space: str | None) -> str:
     """Write it on one line: in a text of a client's own there could be more rules behind it."""
-    return json.dumps(tight(_read_schema(what), space))
+    return json.dumps(tight(_with_ends(_read_schema(what)), space))
+
+
+def _with_ends(part: Any) -> Any:
+    """Return a schema whose integers have at most 15 digits, unless they are bounded: small models write on and on."""
+    if isinstance(part, list):
+        return list(map(_with_ends, part))
+    if not isinstance(part, dict):
+        return part
+    made = {name: inner if name in _VALUES else _with_ends(inner) for name, inner in part.items()}
+    if made.get("type") == "integer" and _LIMITS.isdisjoint(made):
+        made |= {"minimum": -_LARGEST, "maximum": _LARGEST}
+    return made
 
 
 def tight(schema: Any, space: str | None = None) -> Any:
