@@ -19,7 +19,6 @@ from dynamo.runtime.errors import (
     Disconnected,
     DynamoException,
     EngineError,
-    EngineShutdown,
     InvalidArgument,
 )
 from dynamo.runtime.process.extras import install_hint
