@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from dynamo.frontend.errors import model_not_found
 from dynamo.frontend.routing.model_pool import ModelPool
 from dynamo.frontend.routing.model_set import ModelSet
 
@@ -32,6 +33,24 @@ def health(pool: ModelPool, draining: bool, connected: bool = True) -> tuple[int
         for key, (name, why) in pool.broken().items()
     ]
     return status, body | ({"unreadable": broken} if broken else {})
+
+
+def readiness(pool: ModelPool, name: str) -> tuple[int, dict[str, Any]]:
+    """Return status and body of one model's readiness, in NVIDIA Dynamo's form; raises 404 for a model unknown here."""
+    own = [models for models in pool.sets() if models.name == name]
+    if not own:
+        raise model_not_found(name, [models.name for models in pool.sets()])
+    namespaces: dict[str, Any] = {}
+    for models in own:
+        for key in models.workers:
+            kinds = namespaces.setdefault(key.path.namespace, {"ready": False, "worker_types": {}})
+            kinds["ready"] = kinds["ready"] or models.served
+            count = kinds["worker_types"].setdefault("aggregated", {"workers": 0, "needs": []})
+            count["workers"] += 1
+    for about in namespaces.values():
+        about |= {"present": [*about["worker_types"]], "missing_worker_types": []}
+    ready = any(models.served for models in own)
+    return (200 if ready else 503), {"model": name, "ready": ready, "namespaces": namespaces}
 
 
 def _state(pool: ModelPool, draining: bool, connected: bool) -> tuple[int, str]:

@@ -22,6 +22,7 @@ from dynamo.frontend.responses.stream import BatchWriter
 from dynamo.frontend.routing.model_pool import ModelPool
 from dynamo.frontend.settings import FrontendSettings
 from dynamo.frontend.stored.directory import ResponseDirectory
+from dynamo.frontend.validation.unknown_fields import IgnoredFields
 from dynamo.runtime.process.tracing import Tracing
 
 MOST_ECHOED: Final = 64 << 20
@@ -85,6 +86,8 @@ class Services(msgspec.Struct):
     """There where traces are asked for."""
     connected: Callable[[], bool] = lambda: True
     """Whether workers can be asked at all."""
+    ignored: IgnoredFields = msgspec.field(default_factory=IgnoredFields)
+    """Unknown fields of requests."""
     answers: set[OpenRequests] = msgspec.field(default_factory=set)
     """Those under way."""
     servers: list[RunningServer] = msgspec.field(default_factory=list)

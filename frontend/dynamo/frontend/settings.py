@@ -56,7 +56,10 @@ class FrontendSettings:
     )  # fmt: skip
     workers: int = setting(1, "Frontend processes that share the port.", env="DYN_FRONTEND_WORKERS")
     cors_origin: list[str] = setting(  # noqa: RUF009 - makes a dataclass field
-        [], "Origin that browsers may call from, or '*'; repeatable.", env="DYN_HTTP_CORS_ORIGINS"
+        [],
+        "Origin that browsers may call from, or '*', or 'none'; repeatable. Unset: pages of this machine "
+        "(localhost, any port).",
+        env="DYN_HTTP_CORS_ORIGINS",
     )
     body_limit_mb: float = setting(4.0, "Largest request body in MB.", env="DYN_HTTP_BODY_LIMIT_MB")
     body_budget_mb: float | None = setting(
@@ -105,6 +108,9 @@ class FrontendSettings:
     """The only one whose workers are asked, `NAMESPACE.COMPONENT.ENDPOINT` (`dynamo-run out=dyn://…`); empty: all."""
     has_siblings: bool = False
     """It is one of several processes that share the port; its supervisor says so."""
+    clipped_tokens: int = 0
+    """Up to so many tokens may be asked for where there is room for fewer, and the answer is shorter (`dynamo-run`);
+    else that is refused."""
     request_defaults: RequestDefaults | None = None
     """For requests that leave them out (`dynamo-run --request-template`)."""
 

@@ -7,8 +7,10 @@ import re
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
+from dynamo.frontend.openai.answer_structs import ANSWERS
 from dynamo.frontend.openai.requests import take_whole, take_whole_prompt
 
 JSON = "application/json"
@@ -32,15 +34,38 @@ def test_every_answer_is_described(served: Any) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "allowed"),
     [
-        ("PUT", "/busy_threshold", "GET, POST"), ("PATCH", "/busy_threshold/a/b", "DELETE"),
-        ("POST", "/metrics", "GET"), ("POST", "/docs", "GET"),
-        ("PUT", "/v1/chat/completions", "POST"), ("HEAD", "/live", "GET"), ("DELETE", "/tokenize", "POST"),
+        ("PUT", "/busy_threshold", "GET, HEAD, POST"), ("PATCH", "/busy_threshold/a/b", "DELETE"),
+        ("POST", "/metrics", "GET, HEAD"), ("POST", "/docs", "GET, HEAD"),
+        ("PUT", "/v1/chat/completions", "POST"), ("PUT", "/live", "GET, HEAD"), ("DELETE", "/tokenize", "POST"),
     ],
 )  # fmt: skip
 def test_a_wrong_method_is_told_all_right_ones(site: Any, method: str, path: str, allowed: str) -> None:
     """`Allow` has every method of the path, whichever route has which."""
     answer = httpx.request(method, site.url + path)
     assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "asked"),
+    [
+        ("post", "/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1}),
+        ("post", "/v1/completions", {"prompt": "a", "max_tokens": 1, "logprobs": 1}),
+        ("post", "/tokenize", {"prompt": "a", "return_token_strs": True}),
+        ("post", "/detokenize", {"tokens": [97]}),
+        ("get", "/v1/models", None), ("get", "/v1/models/m", None), ("get", "/v1/models/m/ready", None),
+        ("get", "/version", None), ("get", "/live", None),
+    ],
+)  # fmt: skip
+def test_answers_have_the_types_that_are_described(served: Any, method: str, path: str, asked: Any) -> None:
+    """Each member of an answer is described, with its type."""
+    body = None if asked is None else {"model": "m", **asked}
+    answer = httpx.request(method, served.url + path, json=body)
+    kind = ANSWERS[method, path.replace("/models/m", "/models/{model_id}")]
+    said = answer.json()
+    msgspec.convert(said, kind)
+    assert said.keys() <= set(kind.__struct_fields__)
+    described = httpx.get(f"{served.url}/openapi.json").json()
+    assert kind.__name__ in described["components"]["schemas"]
 
 
 def test_what_the_schema_allows_is_taken(served: Any) -> None:

@@ -72,6 +72,46 @@ CASES: list[tuple[str, Any, int, str | None, str]] = [
     (CHAT, chat(tool_choice="required", tools=TOOLS, response_format={"type": "json_object"}), 400, "tool_choice",
      "invalid_value"),
     (CHAT, chat(messages=[{"role": "user", "content": "x" * 2000}]), 400, "messages", "context_length_exceeded"),
+    (CHAT, {"model": "m", "mesages": USER}, 400, "messages", "missing_required_parameter"),
+    (CHAT, chat(messages=[{"role": "wizard", "content": "x"}]), 400, "messages[0].role", "invalid_value"),
+    (CHAT, chat(messages=[{"role": "user"}]), 400, "messages[0].content", "missing_required_parameter"),
+    (CHAT, chat(messages=[{"role": "user", "content": None}]), 400, "messages[0].content", "invalid_type"),
+    (CHAT, chat(messages=[{"role": "assistant"}]), 400, "messages[0].content", "missing_required_parameter"),
+    (CHAT, chat(messages=[*USER, {"role": "tool", "content": "x"}]), 400, "messages[1].tool_call_id",
+     "missing_required_parameter"),
+    (CHAT, chat(messages=[*USER, {"role": "tool", "content": "x", "tool_call_id": "c"}]), 400,
+     "messages[1].tool_call_id", "invalid_value"),
+    (CHAT, chat(messages=[*USER, {"role": "assistant", "tool_calls": [{"type": "function", "function": {}}]}]), 400,
+     "messages[1].tool_calls[0].id", "missing_required_parameter"),
+    (CHAT, chat(messages=[*USER, {"role": "assistant", "tool_calls": [{"id": "c", "function": {}}]}]), 400,
+     "messages[1].tool_calls[0].function.name", "missing_required_parameter"),
+    (CHAT, chat(tools=[{"function": {"name": "f"}}]), 400, "tools[0].type", "missing_required_parameter"),
+    (CHAT, chat(tools=[{"type": "function"}]), 400, "tools[0].function", "missing_required_parameter"),
+    (CHAT, chat(tools=[{"type": "function", "function": {}}]), 400, "tools[0].function.name",
+     "missing_required_parameter"),
+    (CHAT, chat(tools=[{"type": "function", "function": {"name": "a b"}}]), 400, "tools[0].function.name",
+     "invalid_value"),
+    (CHAT, chat(tools=[{"type": "function", "function": {"name": "f", "parameters": []}}]), 400,
+     "tools[0].function.parameters", "invalid_type"),
+    (CHAT, chat(max_tokens=1024), 400, "max_tokens", "context_length_exceeded"),
+    (CHAT, chat(max_completion_tokens=5000), 400, "max_completion_tokens", "context_length_exceeded"),
+    (TEXT, text(max_tokens=1023), 400, "max_tokens", "context_length_exceeded"),
+    (CHAT, chat(guided_jsn={"type": "object"}), 400, "guided_jsn", "unknown_parameter"),
+    (CHAT, chat(nvext={"guided_regx": "x"}), 400, "nvext.guided_regx", "unknown_parameter"),
+    (CHAT, chat(structured_outputs={"jsn": {}}), 400, "structured_outputs.jsn", "unknown_parameter"),
+    (CHAT, chat(structured_outputs={"choice": []}), 400, "structured_outputs.choice", "invalid_type"),
+    (CHAT, chat(structured_outputs=7), 400, "structured_outputs", "invalid_type"),
+    (CHAT, chat(structured_outputs={"regex": "x"}, guided_regex="y"), 400, "structured_outputs.regex",
+     "invalid_value"),
+    (CHAT, chat(format="yaml"), 400, "format", "unsupported_value"),
+    (CHAT, chat(regex=7), 400, "regex", "invalid_type"),
+    (TEXT, text(bad_words=["a"]), 400, "bad_words", "unsupported_parameter"),
+    (TEXT, text(truncate_prompt_tokens=4), 400, "truncate_prompt_tokens", "unsupported_parameter"),
+    (TEXT, text(response_format={"type": "xml"}), 400, "response_format", "unsupported_value"),
+    ("/v1/rerank", {"model": "m", "query": "a", "documents": []}, 400, "documents", "invalid_value"),
+    ("/v1/rerank", {"model": "m", "query": "a", "documents": [{}]}, 400, "documents[0]", "invalid_type"),
+    ("/v1/rerank", {"model": "m", "query": "a", "documents": ["b"]}, 404, "model", "model_not_found"),
+    ("/v1/score", {"model": "m", "text_1": ["a", "b"], "text_2": "c"}, 400, "text_1", "invalid_value"),
     (TEXT, {"model": "m"}, 400, "prompt", "missing_required_parameter"),
     (TEXT, text(prompt=[]), 400, "prompt", "invalid_value"),
     (TEXT, text(prompt={"a": 1}), 400, "prompt", "invalid_value"),
@@ -173,6 +213,47 @@ def test_unknown_fields_are_ignored_or_refused(served: Any, make_site: Any, engi
     assert (error["param"], error["code"]) == ("temprature", "unknown_parameter")
     assert "did you mean temperature?" in error["message"]
     assert "nvext.foo" in error["message"]
+
+
+def test_ignored_fields_are_named_in_a_header(served: Any) -> None:
+    """What nobody knows is named to the client, printable and bounded; what is known isn't."""
+    answer = served.post(TEXT, text(max_tokens=1, temprature=1, user="u", **{"a\r\nb": 1}))
+    assert (answer.status_code, answer.headers["x-dynamo-ignored-fields"]) == (200, "a??b, temprature")
+    many = served.post(TEXT, text(max_tokens=1, **{f"{'x' * 500}{number}": 1 for number in range(200)}))
+    assert 1000 < len(many.headers["x-dynamo-ignored-fields"]) < 2000
+    assert "x-dynamo-ignored-fields" not in served.post(TEXT, text(max_tokens=1)).headers
+
+
+@pytest.mark.parametrize(
+    ("said", "guided"),
+    [
+        ({"structured_outputs": {"json": {"type": "object"}}}, {"json": {"type": "object"}}),
+        ({"structured_outputs": {"json_object": True, "regex": None}}, {"json": {"type": "object"}}),
+        ({"structured_outputs": {"choice": ["a"], "disable_any_whitespace": False}}, {"choice": ["a"]}),
+        ({"regex": "a+"}, {"regex": "a+"}),
+        ({"ebnf": 'root ::= "a"'}, {"grammar": 'root ::= "a"'}),
+        ({"format": "json"}, {"json": {"type": "object"}}),
+        ({"json_schema": '{"type":"object"}'}, {"json": '{"type":"object"}'}),
+        ({"use_beam_search": False, "length_penalty": 1.0, "bad_words": []}, None),
+    ],
+)
+def test_constraints_in_other_servers_words(served: Any, echo: Any, said: Any, guided: Any) -> None:
+    """The engine is told the same, whichever server's words a client uses."""
+    answer = served.post(CHAT, chat(max_tokens=1, **said))
+    assert answer.status_code == 200, answer.text
+    assert echo.seen[0].get("sampling_options", {}).get("guided_decoding") == guided
+
+
+def test_a_whole_tool_conversation_is_taken(served: Any) -> None:
+    """Calls and their answers, silence of an assistant that has called, and a developer's words pass."""
+    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    turns = [
+        {"role": "developer", "content": "be short"}, *USER,
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "7"},
+        {"role": "assistant", "reasoning_content": "hm"}, *USER,
+    ]  # fmt: skip
+    assert served.post(CHAT, chat(messages=turns, tools=TOOLS, max_tokens=1)).status_code == 200
 
 
 def test_request_id_is_echoed_or_made(served: Any) -> None:

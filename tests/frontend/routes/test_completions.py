@@ -222,3 +222,18 @@ def test_cors_by_flag(make_site: Any, served: Any) -> None:
     other = httpx.get(open_site.url + "/health", headers={"origin": "https://b.example"})
     assert "access-control-allow-origin" not in other.headers
     assert "access-control-allow-origin" not in httpx.get(served.url + "/health", headers=asked).headers
+
+
+def test_a_prompt_is_scored_without_an_answer(served: Any) -> None:
+    """With `max_tokens: 0` and `echo` the log probabilities of the prompt come alone, as harnesses ask for them."""
+    asked = {"model": "m", "prompt": ["abc", "de"], "max_tokens": 0, "echo": True, "logprobs": 1}
+    body = served.post("/v1/completions", asked).json()
+    assert [choice["text"] for choice in body["choices"]] == ["abc", "de"]
+    first = body["choices"][0]["logprobs"]
+    assert (first["tokens"], first["token_logprobs"]) == (["a", "b", "c"], [None, -0.25, -0.25])
+    assert (first["text_offset"], body["choices"][0]["finish_reason"]) == ([0, 1, 2], "length")
+    assert (body["usage"]["prompt_tokens"], body["usage"]["completion_tokens"]) == (5, 0)
+    bare = served.post("/v1/completions", {"model": "m", "prompt": "abc", "max_tokens": 0}).json()
+    assert (bare["choices"][0]["text"], bare["usage"]["completion_tokens"]) == ("", 0)
+    streamed = served.post("/v1/completions", {"model": "m", "prompt": "abc", "max_tokens": 0, "stream": True})
+    assert (streamed.status_code, streamed.json()["error"]["param"]) == (400, "max_tokens")

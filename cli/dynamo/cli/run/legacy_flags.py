@@ -21,7 +21,7 @@ FORMER: Final[tuple[LegacyFlag, ...]] = (
 )  # fmt: skip
 GROUPS: Final = {
     "Model": ("model_", "context_length", "kv_cache_block_size", "chat_template", "dyn_"),
-    "in=http, in=grpc": ("http_", "grpc_", "tls_"),
+    "in=http, in=grpc": ("http_", "grpc_", "tls_", "cors_"),
     "in=batch": ("batch_",),
     "Requests": ("request_template",),
     "Engine": ("extra_engine", "tensor_parallel", "num_nodes", "node_rank", "leader_addr", "base_gpu"),

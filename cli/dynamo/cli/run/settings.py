@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from dynamo.cli.conversation import MAX_COMPLETION_TOKENS
 from dynamo.cli.run.grammar import BATCH, DYN, WORKER, CommandError, Roles, Words
 from dynamo.frontend.openai.request_defaults import RequestDefaults, read_defaults
 from dynamo.frontend.settings import FrontendSettings, problem
@@ -95,6 +96,7 @@ class RunSettings:
     )  # fmt: skip
     use_kv_events: str = like(FrontendSettings, "use_kv_events", default="true", choices=TRUE_FALSE, env=None, flags=())
     discovery_backend: str = like(FrontendSettings, "discovery_backend", help="Where other processes are found.")
+    cors_origin: list[str] = like(FrontendSettings, "cors_origin")  # noqa: RUF009 - makes a dataclass field
     tls_cert_path: str = like(FrontendSettings, "tls_cert_path", help="Serve HTTPS with this certificate (PEM).")
     tls_key_path: str = like(FrontendSettings, "tls_key_path")
     base_gpu_id: int = setting(0, "First GPU to use (sglang); for other engines set CUDA_VISIBLE_DEVICES.")
@@ -182,6 +184,7 @@ def frontend_settings(
         endpoint=str(roles.path) if roles.output == DYN and roles.path else "",
         shutdown_delay_secs=0.0,
         graceful_shutdown_timeout_secs=5.0,
+        clipped_tokens=MAX_COMPLETION_TOKENS,
         request_defaults=RequestDefaults(**template) if template else None,
     )
 

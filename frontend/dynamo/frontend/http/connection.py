@@ -35,6 +35,11 @@ _SPARED: Final = 3
 _SMALL_CHUNKS: Final = 512
 _CHUNK_BYTES: Final = 64
 """A body may have so many chunks, and one more for so many bytes that came: each is a call of the parser."""
+_INTERIM: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+_QUESTIONS: Final = 3
+_PATIENCE_SECONDS: Final = 0.2
+_ANSWER_SECONDS: Final = 0.05
+"""Between questions to a client that may have left, each of which costs two packets."""
 CONNECTIONS_FULL: Final = "connections"
 CLIENT_VANISHED: Final = "client_vanished"
 _TOO_MUCH_AROUND: Final = "The request has more around its body than is taken: trailers, or chunks of a few bytes."
@@ -120,6 +125,26 @@ class Connection(BoundedProtocol):
         if self._running is not None:  # uvicorn tells only the last of several that were sent at once
             self._gone(self._running)
         super().connection_lost(exc)
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Answer a client that has said all, and may still listen; True keeps the connection until then.
+
+        One that has left looks alike. An interim answer, which any client of HTTP/1.1 passes over, has its kernel say
+        so; what is written after that fails, and ends the connection.
+        """
+        cycle = self.cycle
+        if self.deaf or self.phase is not Phase.IDLE or cycle is None or cycle.response_started or self.pipeline:
+            return False
+        if self.scope["http_version"] != "1.1" or not self.transport.can_write_eof():  # TLS has no half of a connection
+            return False
+        cycle.keep_alive = False
+        self.loop.call_later(_PATIENCE_SECONDS, self._ask_for_life, cycle, _QUESTIONS)  # most answers come sooner
+        return True
+
+    def _ask_for_life(self, cycle: RequestResponseCycle, times: int) -> None:
+        if times and not cycle.response_started and not self.transport.is_closing():
+            self.transport.write(_INTERIM)
+            self.loop.call_later(_ANSWER_SECONDS, self._ask_for_life, cycle, times - 1)
 
     def on_message_begin(self) -> None:
         self._begun, self._spared = True, 0

@@ -14,7 +14,7 @@ from dynamo.frontend.http.connection import CONNECTION
 from dynamo.runtime.http.local_callers import from_this_machine
 
 SYSTEM_ROUTES: Final = ("/metrics", "/version", "/openapi.json", "/docs", "/busy_threshold")
-PROBES: Final = ("/live", "/health")
+PROBES: Final = ("/live", "/health", "/ping")
 DETAILS: Final = "details"
 """Key of a request's state: whether `/health` may say more than a word. Not there: it may."""
 BAD_KEY: Final = "invalid_api_key"
@@ -65,7 +65,7 @@ class Guard:
             return None
         path, keys = scope["path"], self._keys
         caller = None if keys is None else keys.caller(scope["headers"])
-        if path in PROBES and scope["method"] == "GET":
+        if path in PROBES and scope["method"] in ("GET", "HEAD"):
             known = self._public and (keys is None or caller is not None)
             scope.setdefault("state", {})[DETAILS] = known
             return None

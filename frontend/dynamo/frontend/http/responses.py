@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -10,9 +11,11 @@ from fastapi.responses import Response
 from dynamo.frontend.errors import ApiError
 
 
-def json_reply(body: Any, status: int = 200) -> Response:
+def json_reply(body: Any, status: int = 200, headers: Sequence[tuple[bytes, bytes]] = ()) -> Response:
     """Return a JSON response, without pydantic."""
-    return Response(msgspec.json.encode(body), status, media_type="application/json")
+    reply = Response(msgspec.json.encode(body), status, media_type="application/json")
+    reply.raw_headers.extend(headers)
+    return reply
 
 
 def error_reply(error: ApiError) -> Response:

@@ -27,8 +27,9 @@ FIELDS: Final = ("guided_json", "guided_regex", "guided_choice", "guided_grammar
 MAX_SCHEMA: Final = 256 << 10
 """Bytes of a JSON schema, or of all choices."""
 _TAG: Final = "guided_structural_tag"
+_FORMAT: Final = "response_format"
 _CHOICES: Final = 'auto, none, required or {"type": "function", "function": {"name": "…"}}'
-_CONSTRAINING: Final = frozenset((*FIELDS, _TAG, "response_format", "nvext"))
+_CONSTRAINING: Final = frozenset((*FIELDS, _TAG, _FORMAT, "nvext"))
 """Fields that may constrain an answer; few bodies have one."""
 _FORMATS: Final = ("text", "json_object", "json_schema")
 
@@ -51,6 +52,13 @@ def check_guided(body: Mapping[str, Any]) -> None:
             raise bad_request(f"{_TAG}: expected an object, or a string of one.", _TAG, "invalid_type")
         check_constraint(_TAG, tag, MAX_GRAMMAR)
     _check_format(body.get("response_format"), asked)
+
+
+def constraint_of(body: Mapping[str, Any]) -> str:
+    """Return the field that constrains the answer; empty where none does."""
+    if _CONSTRAINING.isdisjoint(body):
+        return ""
+    return next((name for name in (*FIELDS, _TAG) if field(body, name) is not None), _FORMAT)
 
 
 def check_constraint(name: str, value: Any, most: int = MAX_SCHEMA) -> None:

@@ -11,12 +11,15 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from dynamo.frontend.openai.answer_structs import ANSWERS
 from dynamo.frontend.openai.field_texts import FIELD_TEXTS
 from dynamo.frontend.openai.request_structs import (
     ChatRequest,
     CompletionRequest,
     DetokenizeRequest,
     EmbeddingsRequest,
+    RerankRequest,
+    ScoreRequest,
     TokenizeRequest,
 )
 
@@ -38,6 +41,8 @@ _BODIES: Final[dict[str, tuple[type[msgspec.Struct], str, str]]] = {
     "/v1/chat/completions": (ChatRequest, "Answer a conversation, whole or as server-sent events", "chat"),
     "/v1/completions": (CompletionRequest, "Continue prompts, whole or as server-sent events", "completions"),
     "/v1/embeddings": (EmbeddingsRequest, "Turn texts, or their tokens, into vectors", "embeddings"),
+    "/v1/rerank": (RerankRequest, "", "embeddings"),
+    "/v1/score": (ScoreRequest, "", "embeddings"),
     "/tokenize": (TokenizeRequest, "", "tokens"),
     "/detokenize": (DetokenizeRequest, "", "tokens"),
 }
@@ -100,6 +105,7 @@ _CONSTRAINTS: Final[dict[str, Json]] = {
 _STOP: Final[Json] = {"anyOf": [_TEXT, {"type": "array", "items": _TEXT, "maxItems": 16}, _NULL]}
 _SAMPLING: Final[dict[str, Json]] = {
     **_CONSTRAINTS,
+    "response_format": {"anyOf": [_FORMAT, _NULL]},
     "stop": _STOP,
     "prompt_logprobs": _NULL,
     "best_of": _NULL,
@@ -112,7 +118,6 @@ _NARROWER: Final[dict[str, dict[str, Json]]] = {
         "modalities": {"anyOf": [{"type": "array", "items": {"const": "text"}, "maxItems": 1}, _NULL]},
         "functions": {"anyOf": [{"type": "array", "items": _OBJECT, "maxItems": 0}, _NULL]},
         "tool_choice": {"anyOf": [{"enum": ["auto", "none", "required"]}, _CHOSEN, _NULL]},
-        "response_format": {"anyOf": [_FORMAT, _NULL]},
     },
     "CompletionRequest": {
         **_SAMPLING,
@@ -146,8 +151,8 @@ _TOP_LOGPROBS: Final[Json] = {
     "anyOf": [{"properties": {"top_logprobs": _NULL}}, {"required": ["logprobs"], "properties": {"logprobs": _TRUE}}]
 }
 _RULES: Final[dict[str, list[Json]]] = {
-    "ChatRequest": [_STREAM_OPTIONS, _TOP_LOGPROBS, _alone(*_CONSTRAINTS, "response_format")],
-    "CompletionRequest": [_STREAM_OPTIONS, _alone(*_CONSTRAINTS)],
+    "ChatRequest": [_STREAM_OPTIONS, _TOP_LOGPROBS, _alone(*_CONSTRAINTS, "response_format", "structured_outputs")],
+    "CompletionRequest": [_STREAM_OPTIONS, _alone(*_CONSTRAINTS, "response_format", "structured_outputs")],
     "Nvext": [_alone("backend_instance_id", "decode_worker_id")],
     "TokenizeRequest": [
         {"oneOf": [{"required": [name], "properties": {name: {"type": kind}, other: _NULL}}
@@ -164,7 +169,7 @@ _ERRORS: Final = {
     "408": "The request did not arrive in time",
     "409": "One of several processes can't do this for the others",
     "413": "The body is too large",
-    "415": "The content type isn't JSON",
+    "415": "The content type isn't JSON, or the body is compressed otherwise than by gzip",
     "429": "This caller has too many requests in flight; see Retry-After",
     "431": "The headers are too large",
     "500": "The server or the engine failed",
@@ -173,7 +178,7 @@ _ERRORS: Final = {
 }
 _EVERYWHERE: Final = ("400", "408", "431", "503")
 _OF_BODIES: Final = ("404", "413", "415", "429", "500", "504")
-_OPEN: Final = ("/live", "/health")
+_OPEN: Final = ("/live", "/health", "/ping")
 """Without a key."""
 _KINDS: Final = {"/metrics": "text/plain"}
 """Of answers that are no JSON."""
@@ -183,7 +188,8 @@ def describe(openapi: Json, *others: Described) -> Json:
     """Add the bodies and the hot routes to what FastAPI made, and every answer that a route may give."""
     parts = [_OPENAI, *others]
     bodies = {path: body for part in parts for path, body in part.bodies.items()}
-    _, components = msgspec.json.schema_components([kind for kind, _, _ in bodies.values()], ref_template=_REF)
+    asked, answered = [kind for kind, _, _ in bodies.values()], dict.fromkeys(ANSWERS.values())
+    _, components = msgspec.json.schema_components([*asked, *answered], ref_template=_REF)
     schemas = openapi.setdefault("components", {}).setdefault("schemas", {})
     schemas.clear()  # FastAPI's own are of errors that are never given
     schemas.update(components)
@@ -244,13 +250,15 @@ def _responses(path: str, method: str, has_body: bool, streams: bool) -> Json:
     answers = {status: {"description": text, "content": error} for status, text in texts.items()}
     if path == "/health":
         answers["503"] = {"description": "It is not ready", "content": {"application/json": {"schema": _OBJECT}}}
-    return {"200": {"description": "The answer", "content": _whole(path, streams)}, **answers}
+    return {"200": {"description": "The answer", "content": _whole(path, method, streams)}, **answers}
 
 
-def _whole(path: str, streams: bool) -> Json:
+def _whole(path: str, method: str, streams: bool) -> Json:
     if (kind := _KINDS.get(path)) is not None:
         return {kind: {"schema": {"type": "string"}}}
-    whole: Json = {"application/json": {"schema": _OBJECT}}
+    form = ANSWERS.get((method, path))
+    schema = _OBJECT if form is None else {"$ref": _REF.format(name=form.__name__)}
+    whole: Json = {"application/json": {"schema": schema}}
     if streams:
         whole["text/event-stream"] = {"schema": {"type": "string"}}
     return whole

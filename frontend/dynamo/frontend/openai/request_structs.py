@@ -57,10 +57,13 @@ class StreamOptions(Struct):
     continuous_usage_stats: bool | None = None
 
 
+Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool", "function"]
+
+
 class Message(Struct):
     """One turn of a conversation."""
 
-    role: Word
+    role: Role
     content: str | Annotated[list[dict[str, Any]], Meta(max_length=MAX_MESSAGES)] | None = None
     name: Name | None = None
     tool_calls: Annotated[list[dict[str, Any]], Meta(max_length=MAX_TOOLS)] | None = None
@@ -103,6 +106,9 @@ class Sampling(Struct, kw_only=True):
     guided_backend: Word | None = None
     guided_whitespace_pattern: Name | None = None
     guided_structural_tag: Annotated[Any, size(MAX_GRAMMAR)] = None
+    structured_outputs: Annotated[dict[str, Any], Meta(max_length=16, extra={SIZE: 272 * KB})] | None = None
+    """vLLM's object of constraints."""
+    response_format: Annotated[dict[str, Any], Meta(max_length=256, extra={SIZE: 272 * KB})] | None = None
     nvext: Annotated[Nvext, size(512 * KB)] | None = None
 
 
@@ -112,7 +118,6 @@ class ChatRequest(Sampling, kw_only=True):
     messages: Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES, extra={SIZE: WHOLE_BODY})]
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
-    response_format: Annotated[dict[str, Any], Meta(max_length=256, extra={SIZE: 272 * KB})] | None = None
     tools: Tools | None = None
     tool_choice: Name | Annotated[dict[str, Any], Meta(max_length=16, extra={SIZE: 64 * KB})] | None = None
     parallel_tool_calls: bool | None = None
@@ -137,6 +142,8 @@ class CompletionRequest(Sampling, kw_only=True):
     """POST /v1/completions."""
 
     prompt: Prompt
+    max_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    """0: nothing is answered; with `echo` and `logprobs` the prompt is scored."""
     echo: bool | None = None
     logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     suffix: Annotated[str, Meta(max_length=MAX_GRAMMAR)] | None = None
@@ -151,6 +158,29 @@ class EmbeddingsRequest(Struct, kw_only=True):
     dimensions: Annotated[int, Meta(ge=1, le=MOST_DIMENSIONS)] | None = None
     user: Name | None = None
     nvext: Annotated[Nvext, size(512 * KB)] | None = None
+
+
+Texts: TypeAlias = Annotated[list[Annotated[str, Meta(max_length=MAX_VALUES)]], Meta(min_length=1, max_length=512)]
+
+
+class RerankRequest(Struct, kw_only=True):
+    """POST /v1/rerank: documents are texts, or objects with a `text`."""
+
+    model: Name
+    query: Text
+    documents: Annotated[list[str | dict[str, Any]], Meta(min_length=1, max_length=512, extra={SIZE: WHOLE_BODY})]
+    top_n: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    return_documents: bool | None = None
+    user: Name | None = None
+
+
+class ScoreRequest(Struct, kw_only=True):
+    """POST /v1/score: each text of `text_2` with the one of `text_1`, or with the one at its place there."""
+
+    model: Name
+    text_1: Annotated[str | Texts, size(WHOLE_BODY)]
+    text_2: Annotated[str | Texts, size(WHOLE_BODY)]
+    user: Name | None = None
 
 
 class TokenizeRequest(Struct, kw_only=True):

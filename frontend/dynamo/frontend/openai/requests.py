@@ -9,11 +9,11 @@ to the caller, who logs or refuses them. `/openapi.json` is made of the same str
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from functools import cache
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import msgspec
 from msgspec import Struct
@@ -27,6 +27,7 @@ from dynamo.frontend.openai.request_structs import (
     CompletionRequest,
     EmbeddingsRequest,
     Message,
+    Role,
     Sampling,
 )
 from dynamo.frontend.openai.tools import TOOL_WORDS, take_tools
@@ -47,6 +48,7 @@ _NAME_SHOWN: Final = 60
 
 _EXPECTED = re.compile(r"^(?P<what>.*?)(?: - at (?:`key`[^`]*)?`(?P<path>[^`]*)`)?$", re.DOTALL)
 _MISSING = re.compile(r"missing required field `(\w+)`")
+ROLES: Final = get_args(Role)
 _NVEXT_KNOWN: Final = frozenset(Nvext.__struct_fields__)
 
 
@@ -70,6 +72,8 @@ def read_completion(body: dict[str, Any]) -> CompletionRequest:
     check_guided(body)
     if request.suffix:
         raise bad_request("suffix: inserting text is not supported.", "suffix", "unsupported_parameter")
+    if request.max_tokens == 0 and request.stream:
+        raise bad_request("max_tokens: 0 is for answers that aren't streamed.", "max_tokens", "unsupported_value")
     wanted = len(prompts(request.prompt)) * (request.n or 1)
     if wanted > MAX_PROMPTS:
         raise bad_request(f"n: at most {MAX_PROMPTS} answers per request, got {wanted}.", "n")
@@ -93,7 +97,7 @@ def convert(body: dict[str, Any], kind: type[Any]) -> Any:
     except msgspec.ValidationError as error:
         if take_whole(body, str(error)):
             return convert(body, kind)
-        raise _invalid(str(error)) from None
+        raise _invalid(str(error), body, kind) from None
 
 
 _REFUSED: Final = re.compile(r"Expected `[^`]*\bint\b[^`]*`, got `float` - at `\$\.(\w+)")
@@ -133,7 +137,7 @@ def _take(parent: Any, key: Any) -> bool:
     return changed
 
 
-def _invalid(text: str) -> ApiError:
+def _invalid(text: str, body: Mapping[str, Any], kind: type[Any]) -> ApiError:
     if len(text) > MAX_MESSAGE:  # it repeats a client's value; what is wrong, and where, is said around it
         text = f"{text[: MAX_MESSAGE // 2]}…{text[-MAX_MESSAGE // 4 :]}"
     match = _EXPECTED.match(text)
@@ -141,11 +145,22 @@ def _invalid(text: str) -> ApiError:
     path = path.removeprefix("$").removeprefix(".")
     if missing := _MISSING.search(what):
         param = f"{path}.{missing[1]}".lstrip(".")
-        return bad_request(f"{param}: this field is required.", param, "missing_required_parameter")
+        hint = "" if path else _misspelt(missing[1], body, kind)
+        return bad_request(f"{param}: this field is required.{hint}", param, "missing_required_parameter")
     what = what.replace("`", "").replace(" | null", "").replace("object", "an object")
+    if path.endswith(".role"):
+        what = f"{what}; expected one of {', '.join(ROLES)}"
     wrong_type = ", got " in what
     return bad_request(f"{path or 'body'}: {what[:1].lower()}{what[1:]}.", path or None,
                        "invalid_type" if wrong_type else "invalid_value")  # fmt: skip
+
+
+def _misspelt(missing: str, body: Mapping[str, Any], kind: type[Struct]) -> str:
+    """Return the question whether a field that nobody knows was meant to be the one that is missing."""
+    near = get_close_matches(
+        missing, [name[:_NAME_SHOWN] for name in list(body)[:MAX_NAMED] if name not in _known(kind)], n=1
+    )
+    return f" Did you mean it by {shown(near[0])}?" if near else ""
 
 
 def _hoist(body: dict[str, Any], kind: type[Struct]) -> None:
@@ -263,8 +278,13 @@ def _are_ids(items: list[Any]) -> bool:
     return set(map(type, items)) == {int} and min(items) >= 0 and max(items) < 2**31
 
 
-def name_field(error: ApiError, chat: bool) -> ApiError:
-    """Name the field that a lower layer refused: the one that its sentence starts with, else the prompt."""
+def name_field(error: ApiError, chat: bool, constraint: str = "") -> ApiError:
+    """Name the field that a lower layer refused: the one that its sentence starts with, else the prompt.
+
+    `constraint` is the one that constrains the answer: workers speak of guided decoding, whatever it was.
+    """
+    if constraint and error.param is None and error.message.startswith("guided"):
+        error.param = constraint
     return named(error, ChatRequest, "messages") if chat else named(error, CompletionRequest, "prompt")
 
 

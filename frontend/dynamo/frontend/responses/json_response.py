@@ -49,13 +49,15 @@ class JsonResponse(Response):
         self._end()
 
     def _choice(self, choice: Choice) -> dict[str, Any]:
-        index, text = choice.index, "".join(self._texts[choice.index])
+        index, text, rows = choice.index, "".join(self._texts[choice.index]), self._rows[choice.index]
+        if self.options.unanswered:
+            text, rows = "", rows[: len(self.options.prompt_ids[index])] if self.options.prompt_ids else []
         body: dict[str, Any] = {"index": index}
         if self.options.chat:
             body["message"] = {"role": "assistant", "content": text, "refusal": None}
         else:
             body["text"] = (self.options.echo[index] if self.options.echo else "") + text
-        body["logprobs"] = None if self._logprobs is None else self._logprobs.render(self._rows[index])
+        body["logprobs"] = None if self._logprobs is None else self._logprobs.render(rows)
         body["finish_reason"] = choice.finish_reason or "stop"
         if choice.stop_reason is not None:
             body["stop_reason"] = choice.stop_reason

@@ -71,6 +71,10 @@ class ResponseOptions(msgspec.Struct):
     """What the answer says of itself, where that was asked for."""
     parsing: Parsing | None = None
     """How its text is parsed (`parsed_response.py`); None: it is told as it comes."""
+    unanswered: bool = False
+    """Only the prompt is wanted, scored: what an engine says behind it is left out."""
+    constraint: str = ""
+    """The client's field that constrains it; empty: none does."""
 
 
 class Response(ABC):
@@ -149,11 +153,12 @@ class Response(ABC):
         """Return the prompt tokens (each prompt once), produced and cached ones."""
         if len(self.choices) == 1:
             only = self.choices[0]
-            return only.prompt_tokens, only.tokens, only.cached
+            return only.prompt_tokens, 0 if self.options.unanswered else only.tokens, only.cached
         per_prompt = max(1, len(self.choices) // self.options.prompts)
         firsts = self.choices[::per_prompt]
         prompt = sum(choice.prompt_tokens for choice in firsts)
-        return prompt, sum(choice.tokens for choice in self.choices), sum(choice.cached for choice in firsts)
+        produced = 0 if self.options.unanswered else sum(choice.tokens for choice in self.choices)
+        return prompt, produced, sum(choice.cached for choice in firsts)
 
     def failed(self, choice: Choice, error: Exception) -> None:
         """Fail the request: one of its choices did."""
@@ -176,7 +181,7 @@ class Response(ABC):
 
     def _named(self, error: ApiError) -> ApiError:
         """Return the error as this API says it."""
-        return name_field(error, self.options.chat)
+        return name_field(error, self.options.chat, self.options.constraint)
 
     def _failure(self, error: ApiError) -> bytes:
         """Return the last bytes of a stream that was begun, and fails."""

@@ -115,7 +115,7 @@ class _Job(Job):
     def _understand(self, raw: bytes) -> tuple[EmbeddingsRequest, list[Input]]:
         body = decode(raw, EmbeddingsRequest)
         request, inputs = openai.read_embeddings(body)
-        self._intake.check_fields(body, EmbeddingsRequest, self._rid)
+        self._intake.check_fields(body, EmbeddingsRequest, self._headers)
         return request, inputs
 
     async def _route(

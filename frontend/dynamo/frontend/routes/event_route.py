@@ -29,6 +29,8 @@ LARGE_BODY: Final = 16 << 10
 class EventJob(GenerateJob):
     """One request on its way."""
 
+    _refuses_totals = False  # agents ask for what their usual model can do at most, whatever is served
+
     def __init__(self, services: Services, rid: str, headers: Headers, endpoint: str) -> None:
         super().__init__(services, True, rid, headers, endpoint)
         self._problem: ApiError | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from random import getrandbits
 from typing import Any
 
@@ -23,7 +23,7 @@ from dynamo.frontend.limits.concurrency_limits import caller_of
 from dynamo.frontend.limits.request_threads import Turn, at_once
 from dynamo.frontend.openai import requests as openai
 from dynamo.frontend.openai.body import decode
-from dynamo.frontend.openai.constraints import Parsing, constrained, forced_by, parsing_of
+from dynamo.frontend.openai.constraints import Parsing, constrained, constraint_of, forced_by, parsing_of
 from dynamo.frontend.openai.request_structs import ChatRequest, CompletionRequest
 from dynamo.frontend.responses.json_response import JsonResponse, query_answer
 from dynamo.frontend.responses.parsed_response import ParsedStream, ParsedWhole
@@ -35,6 +35,9 @@ from dynamo.frontend.routing.hints import NO_HINTS, Hints, read_hints
 from dynamo.frontend.routing.model_set import ModelSet
 from dynamo.frontend.routing.report import FIELDS, RoutingReport, route_of
 from dynamo.frontend.services import Services
+from dynamo.frontend.validation.constraint_names import as_spelled, translate
+from dynamo.frontend.validation.conversation import check_conversation
+from dynamo.frontend.validation.totals import check_total
 from dynamo.llm.model_card import CHAT, COMPLETIONS
 from dynamo.llm.protocols import PreprocessedRequest, TextRequest
 from dynamo.runtime.context import Context
@@ -62,6 +65,9 @@ def _seed(seed: int | None, choice: int) -> dict[str, int]:
 class GenerateJob(Job):
     """One request on its way. Other APIs read a body of their own into a chat's, and write its events their way."""
 
+    _refuses_totals = True
+    """Refuse prompts that leave no room for `max_tokens`; where it is False, the answer is as long as there is room."""
+
     def __init__(self, services: Services, chat: bool, rid: str, headers: Headers, endpoint: str = "") -> None:
         super().__init__(services, endpoint or ("chat_completions" if chat else "completions"), rid, headers)
         self._chat, self._does = chat, CHAT if chat else COMPLETIONS
@@ -69,8 +75,12 @@ class GenerateJob(Job):
         self.answer: Response | None = None
         self._explained: RoutingReport | None = None
         self._images: RequestImages | None = None
+        self._spelled: Mapping[str, str] = {}
+        """How the client spells the constraints of its answer, where not as we do."""
 
     def named(self, error: ApiError) -> ApiError:
+        if self._spelled:
+            error = as_spelled(error, self._spelled)
         return openai.name_field(error, self._chat)
 
     @property
@@ -149,8 +159,11 @@ class GenerateJob(Job):
         body = decode(raw, kind)
         if services.settings.request_defaults is not None:
             services.settings.request_defaults.fill(body, chat=self._chat)
+        self._spelled = translate(body)
         request = openai.read_chat(body) if self._chat else openai.read_completion(body)
-        self._intake.check_fields(body, kind, self._rid)
+        self._intake.check_fields(body, kind, self._headers)
+        if isinstance(request, ChatRequest):
+            check_conversation(body, request)
         return body, request
 
     async def _route(
@@ -177,6 +190,8 @@ class GenerateJob(Job):
             chat=self._chat, choices=request.n or 1,
             include_usage=bool(request.stream_options and request.stream_options.include_usage),
         )  # fmt: skip
+        if constraint := constraint_of(body):
+            options.constraint = self._spelled.get(constraint, constraint)
         assert models.model is not None
         preprocessor, reading = models.model.preprocessor, models.model.reading
         if preprocessor is None:
@@ -185,6 +200,8 @@ class GenerateJob(Job):
             return self._text_requests(request, body, options), options
         if isinstance(request, ChatRequest):
             forced = forced_by(request.tool_choice)
+            if forced is not None:
+                options.constraint = "tools"
             made = await preprocessor.chat(
                 body if forced is None else constrained(body, forced), blocking=blocking,
                 images=() if self._images is None else self._images.inputs,
@@ -193,11 +210,16 @@ class GenerateJob(Job):
             if reading is not None or forced is not None:
                 options.parsing = parsing_of(reading, body, forced, made[0].token_ids)
         else:
+            if request.max_tokens == 0:  # engines make at least one
+                body, options.unanswered = {**body, "max_tokens": 1}, True
             made = await preprocessor.completion(body, blocking=blocking)
             options.logprobs = request.logprobs
             if request.echo:
                 options.echo = [text for text in preprocessor.echo_texts(body) for _ in range(request.n or 1)]
                 options.prompt_ids = [prompt.token_ids for prompt in made]
+        if self._refuses_totals:
+            own = self._services.settings
+            check_total(request, made, models.card.context_length, own.clipped_tokens, own.request_defaults)
         options.prompts, options.choices = len(made) // (request.n or 1), len(made)
         options.tokenizer = preprocessor.tokenizer
         return list(made), options
@@ -215,6 +237,9 @@ class GenerateJob(Job):
                 raise ApiError(400, text, code="unsupported_value", param="tool_choice")
             bodies = [body]
         else:
+            if request.max_tokens == 0:
+                text = "max_tokens: this model's engine takes text and can't score a prompt; ask for 1."
+                raise ApiError(400, text, code="unsupported_value", param="max_tokens")
             prompts = openai.prompts(request.prompt)
             if not all(isinstance(prompt, str) for prompt in prompts):
                 text = "prompt: this model's engine takes text, not token ids."

@@ -57,7 +57,7 @@ class MessagesJob(EventJob):
         body = decode(raw, MessagesRequest)
         self._caches = b'"cache_control"' in raw  # in a text its quotes are escaped
         self._fill(body)
-        self._intake.check_fields(body, MessagesRequest, self._rid)
+        self._intake.check_fields(body, MessagesRequest, self._headers)
         asked = read_messages(body)
         self._problem = asked.problem
         self._filled(asked.body)

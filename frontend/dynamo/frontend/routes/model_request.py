@@ -19,6 +19,7 @@ import msgspec
 from dynamo.frontend.errors import ApiError, internal, to_api_error
 from dynamo.frontend.http.body_budget import FREE, Share
 from dynamo.frontend.http.connection import CONNECTION, Connection
+from dynamo.frontend.http.content_encoding import decoded, is_encoded
 from dynamo.frontend.http.requests import (
     TIMEOUT_HEADER,
     ClientGone,
@@ -26,6 +27,7 @@ from dynamo.frontend.http.requests import (
     Scope,
     announced_size,
     check_json,
+    header,
     read_body,
     request_id,
     timeout_seconds,
@@ -34,13 +36,13 @@ from dynamo.frontend.limits.concurrency_limits import Slot, caller_of
 from dynamo.frontend.limits.request_threads import Turn
 from dynamo.frontend.metrics import OVERLOAD, ModelMeter, error_type
 from dynamo.frontend.openai.body import SMALL
-from dynamo.frontend.openai.requests import refuse_unknown, unknown_fields
 from dynamo.frontend.responses.stream import ClientConnection, Headers, PlainWire, Send, respond_error
 from dynamo.frontend.routing.admission_gate import AdmissionGate, QueuedRequest
 from dynamo.frontend.routing.hints import Hints
 from dynamo.frontend.routing.model_set import ModelSet
 from dynamo.frontend.services import Services
 from dynamo.frontend.tracing import RequestTrace
+from dynamo.frontend.validation.unknown_fields import header as ignored_header
 from dynamo.runtime.errors import DeadlineExceeded, DynamoException
 
 log = logging.getLogger(__name__)
@@ -84,6 +86,8 @@ class Intake:
 
     async def _read(self, scope: Scope, receive: Receive) -> bytes:
         limit, size = self._services.settings.body_limit, announced_size(scope)
+        if (encoding := header(scope, b"content-encoding")) is not None and is_encoded(encoding):
+            return await self._read_encoded(scope, receive, limit)
         if size is not None and size <= FREE:
             return await read_body(scope, receive, limit)
         self._caller = caller_of(scope)
@@ -95,17 +99,24 @@ class Intake:
             self._services.bodies.shrink(self._share, len(raw))
         return raw
 
+    async def _read_encoded(self, scope: Scope, receive: Receive, limit: int) -> bytes:
+        """Read a compressed body, with room for the largest: what it becomes is known once it is there."""
+        self._caller = caller_of(scope)
+        await self._take(limit)
+        body = await decoded(await read_body(scope, receive, limit), limit)
+        assert self._share is not None
+        self._services.bodies.shrink(self._share, len(body))
+        return body
+
     async def _take(self, size: int) -> None:
         assert self._caller is not None
         self._share = await self._services.bodies.take(self._caller, size)
 
-    def check_fields(self, body: dict[str, Any], kind: type[msgspec.Struct], request_id: str) -> None:
-        """Say in the log what nothing here knows, or refuse it in strict mode."""
-        if not (unknown := unknown_fields(body, kind)):
-            return
-        if self._services.settings.strict_fields:
-            raise refuse_unknown(unknown, kind)
-        log.info("[%s] ignored unknown request field(s): %s", request_id, ", ".join(unknown))
+    def check_fields(self, body: dict[str, Any], kind: type[msgspec.Struct], headers: Headers) -> None:
+        """Name what nothing here knows in a header and, once, in the log; or refuse it in strict mode."""
+        services = self._services
+        if ignored := services.ignored.check(body, kind, strict=services.settings.strict_fields):
+            headers.append(ignored_header(ignored))
 
     def to_model(self, model: str, answers: int = 1) -> None:
         """Count it as so many answers of this model; raises the 503 that refuses it."""
@@ -156,8 +167,8 @@ class Route(ABC):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         rid = request_id(scope)
         headers: Headers = [(b"x-request-id", rid.encode())]
-        if (cors := self._services.cors) is not None:
-            headers += cors.headers(scope["headers"])
+        if (origin := header(scope, b"origin")) is not None and (cors := self._services.cors) is not None:
+            headers += cors.headers(origin)
         job = self.job(rid, headers)
         if (tracing := self._services.tracing) is not None:
             job.trace = RequestTrace(tracing, scope, rid)

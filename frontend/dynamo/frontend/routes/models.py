@@ -11,10 +11,12 @@ from fastapi.responses import Response
 from dynamo.frontend.anthropic.errors import MessagesError
 from dynamo.frontend.anthropic.models import VERSION, described, listed
 from dynamo.frontend.errors import ApiError, bad_request, model_not_found
+from dynamo.frontend.health import readiness
 from dynamo.frontend.http.responses import json_reply
 from dynamo.frontend.openai import requests as openai
 from dynamo.frontend.openai.body import decode
 from dynamo.frontend.openai.request_structs import DetokenizeRequest, TokenizeRequest
+from dynamo.frontend.responses.stream import Headers
 from dynamo.frontend.routes.model_request import SHORT_BODY, Intake
 from dynamo.frontend.routing.model_pool import ModelPool
 from dynamo.frontend.routing.model_set import ModelSet
@@ -36,6 +38,17 @@ def models_router(services: Services) -> APIRouter:
         if VERSION in request.headers:
             return json_reply(listed([(models.name, models.created) for models in pool.served()]))
         return json_reply({"object": "list", "data": [_describe(models, pool) for models in pool.served()]})
+
+    @router.get("/v1/models/{model_id:path}/ready", tags=["models"])
+    async def get_model_ready(model_id: str) -> Response:
+        """Say whether a model can be asked now, and by which namespaces; 503 where it can't."""
+        status, body = readiness(pool, model_id)
+        return json_reply(body, status)
+
+    @router.get("/tokenizer_info", tags=["tokens"])
+    async def tokenizer_info(model: str = "") -> Response:
+        """Describe the tokenizer of a model; of the only one where none is named."""
+        return json_reply(_tokenizer_info(pool, model))
 
     @router.get("/v1/models/{model_id:path}", tags=["models"])
     async def get_model(request: Request, model_id: str) -> Response:
@@ -69,32 +82,49 @@ def _describe(models: ModelSet, pool: ModelPool) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _tokenizer_info(pool: ModelPool, name: str) -> dict[str, Any]:
+    served = pool.served()
+    if not name and len(served) != 1:
+        raise bad_request("model: several models are served, or none; name one as ?model=NAME.", "model")
+    models = pool.find(name or served[0].name)
+    if models.model is None or models.model.preprocessor is None:
+        text = f"The model '{models.name}' takes text; it has no tokenizer here."
+        raise ApiError(400, text, code="unsupported_value", param="model")
+    preprocessor, card = models.model.preprocessor, models.card
+    special = {name: value for name, value in card.special_tokens.items() if isinstance(value, str)}
+    return {
+        "tokenizer_class": type(preprocessor.tokenizer).__name__, "model_max_length": card.context_length,
+        "vocab_size": card.vocab_size or preprocessor.tokenizer.vocab_size, "eos_token_ids": card.eos_token_ids,
+        "chat_template": preprocessor.template_text, **special,
+    }  # fmt: skip
+
+
 async def _answered(
     services: Services, request: Request, kind: type[Asked], answer: Callable[[Preprocessor, Asked], Any]
 ) -> Response:
     """Read and answer a request as those for models are: by the same bounds, a longer one in the threads."""
     scope: Any = request.scope
     receive: Any = request.receive
-    rid = request.state.request_id
+    headers: Headers = []
     intake = Intake(services, services.clock())
     try:
         raw = await intake.read(scope, receive)
         if len(raw) <= SHORT_BODY:
-            asked = _understand(intake, raw, kind, rid)
-            return json_reply(answer(_preprocessor(services, intake, asked), asked))
+            asked = _understand(intake, raw, kind, headers)
+            return json_reply(answer(_preprocessor(services, intake, asked), asked), headers=headers)
         async with intake.turn() as turn:
-            asked = await turn.run(lambda: _understand(intake, raw, kind, rid))
+            asked = await turn.run(lambda: _understand(intake, raw, kind, headers))
             preprocessor = _preprocessor(services, intake, asked)
-            return await turn.run(lambda: json_reply(answer(preprocessor, asked)))
+            return await turn.run(lambda: json_reply(answer(preprocessor, asked), headers=headers))
     except DeadlineExceeded as error:
         raise intake.too_late(error) from None
     finally:
         intake.leave()
 
 
-def _understand(intake: Intake, raw: bytes, kind: type[Asked], rid: str) -> Asked:
+def _understand(intake: Intake, raw: bytes, kind: type[Asked], headers: Headers) -> Asked:
     body = decode(raw, kind)
-    intake.check_fields(body, kind, rid)
+    intake.check_fields(body, kind, headers)
     asked: Asked = openai.convert(body, kind)
     return asked
 

@@ -106,7 +106,7 @@ class ResponsesJob(EventJob):
     def _read(self, raw: bytes) -> tuple[dict[str, Any], ChatRequest]:
         body = decode(raw, ResponsesRequest)
         self._fill(body)
-        self._intake.check_fields(body, ResponsesRequest, self._rid)
+        self._intake.check_fields(body, ResponsesRequest, self._headers)
         self._earlier.refer(body, self._services.settings.body_limit)
         self._asked = asked = read_responses(body, self._earlier.conversation())
         self._problem = self._earlier.problem or asked.problem

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
+from typing import Final
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
@@ -13,6 +14,10 @@ from dynamo.frontend.http.responses import json_reply
 from dynamo.frontend.metrics import CONTENT_TYPE
 from dynamo.frontend.routes.docs_page import HEADERS, page
 from dynamo.frontend.services import Services
+
+NAME: Final = "Dynamo Pipelines"
+LINKS: Final = {"models": "/v1/models", "health": "/health", "chat": "/v1/chat/completions"}
+SYSTEM_LINKS: Final = {"docs": "/docs", "openapi": "/openapi.json", "metrics": "/metrics", "version": "/version"}
 
 
 def system_router(services: Services) -> APIRouter:
@@ -26,6 +31,19 @@ def system_router(services: Services) -> APIRouter:
         if not getattr(request.state, DETAILS, True):
             body = {"status": body["status"], "message": "details are for those who run this server"}
         return json_reply(body, status)
+
+    @router.get("/ping")
+    async def get_ping() -> Response:
+        """Say whether this frontend is ready, by the status alone, as vLLM and SageMaker do."""
+        status, _ = health(services.pool, services.lifecycle.draining, services.connected())
+        return json_reply({}, status)
+
+    @router.get("/")
+    async def get_root() -> Response:
+        """Say what this is, and where to go on."""
+        if not services.settings.access.public_system_routes:
+            return json_reply({"name": NAME, "links": LINKS})
+        return json_reply({"name": NAME, "version": own_version(), "links": LINKS | SYSTEM_LINKS})
 
     @router.get("/live")
     async def get_live() -> Response:

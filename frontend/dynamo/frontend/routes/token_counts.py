@@ -86,7 +86,7 @@ async def _counted(services: Services, request: Request, kind: type[msgspec.Stru
         defaults = services.settings.request_defaults
         if defaults is not None and defaults.model is not None and body.get("model") in (None, ""):
             body["model"] = defaults.model
-        intake.check_fields(body, kind, request.state.request_id)
+        intake.check_fields(body, kind, [])
         chat, problem = read(body)
         return str(body.get("model")), chat, problem
 

@@ -83,6 +83,8 @@ class ChatTemplate:
                 f"the model has {len(sources)} chat templates of {sum(map(len, sources))} characters together: at most "
                 f"{MOST_TEMPLATES} of {LONGEST_SOURCE} are read"
             )
+        self.source = source
+        """The model's own; None where it has none, or several by name."""
         environment = _environment()
         self._special = dict(special_tokens or {})
         self._default = _compile(environment, source if source is not None else DEFAULT_TEMPLATE)

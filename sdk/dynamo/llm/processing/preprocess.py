@@ -79,6 +79,11 @@ class Preprocessor:
         """Open tokenizer and template from files by role or digest. Slow: call it in a thread."""
         return cls(card, load_tokenizer(card, files, mode), load_template(card, files))
 
+    @property
+    def template_text(self) -> str | None:
+        """Return the model's own chat template, as it is written."""
+        return self._template.source
+
     async def chat(
         self, body: Mapping[str, Any], *, blocking: bool = False, images: Sequence[ImageInput] = ()
     ) -> list[PreprocessedRequest]:

@@ -1,0 +1,223 @@
+"""Answers as `/openapi.json` describes them, so that generated clients have types. Nothing is made of these structs:
+answers are written as bytes, and a test holds them against this."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+from msgspec import Struct
+
+
+class CachedTokens(Struct):
+    """Part of a prompt that came from a cache."""
+
+    cached_tokens: int
+
+
+class Usage(Struct):
+    """Tokens of a request and of its answer."""
+
+    prompt_tokens: int
+    total_tokens: int
+    completion_tokens: int | None = None
+    prompt_tokens_details: CachedTokens | None = None
+
+
+class AnsweredFunction(Struct):
+    """A function and its arguments, as JSON in a text."""
+
+    name: str
+    arguments: str
+
+
+class AnsweredCall(Struct):
+    """One call of a tool."""
+
+    id: str
+    type: str
+    function: AnsweredFunction | None = None
+
+
+class AnsweredMessage(Struct):
+    """What an assistant has said."""
+
+    role: Literal["assistant"]
+    content: str | None = None
+    refusal: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[AnsweredCall] | None = None
+
+
+class ChatChoice(Struct):
+    """One answer of a chat."""
+
+    index: int
+    message: AnsweredMessage
+    finish_reason: str
+    logprobs: dict[str, Any] | None = None
+    stop_reason: str | int | None = None
+
+
+class ChatCompletion(Struct):
+    """A whole answer of a chat."""
+
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage | None = None
+    system_fingerprint: str | None = None
+
+
+class TextChoice(Struct):
+    """One continuation of a prompt."""
+
+    index: int
+    text: str
+    finish_reason: str
+    logprobs: dict[str, Any] | None = None
+    stop_reason: str | int | None = None
+
+
+class Completion(Struct):
+    """Continuations of prompts."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    choices: list[TextChoice]
+    usage: Usage | None = None
+    system_fingerprint: str | None = None
+
+
+class EmbeddingEntry(Struct):
+    """One vector: numbers, or their bytes in base64."""
+
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingList(Struct):
+    """Vectors in the order of their texts."""
+
+    object: Literal["list"]
+    data: list[EmbeddingEntry]
+    model: str
+    usage: Usage
+
+
+class RankedText(Struct):
+    """Text of a document."""
+
+    text: str
+
+
+class Ranked(Struct):
+    """One document's place."""
+
+    index: int
+    relevance_score: float
+    document: RankedText | None = None
+
+
+class Ranking(Struct):
+    """Documents, the nearest first."""
+
+    id: str
+    model: str
+    results: list[Ranked]
+    usage: Usage
+
+
+class Score(Struct):
+    """Nearness of one pair."""
+
+    index: int
+    object: Literal["score"]
+    score: float
+
+
+class ScoreList(Struct):
+    """Nearness of each pair."""
+
+    id: str
+    object: Literal["list"]
+    created: int
+    model: str
+    data: list[Score]
+    usage: Usage
+
+
+class Model(Struct):
+    """A model that can be asked."""
+
+    id: str
+    object: str
+    created: int
+    owned_by: str
+    context_window: int | None = None
+    max_model_len: int | None = None
+    types: list[str] | None = None
+
+
+class ModelList(Struct):
+    """Models that can be asked; in Anthropic's form for clients that send its version."""
+
+    data: list[dict[str, Any]]
+    object: str | None = None
+
+
+class ModelReadiness(Struct):
+    """Readiness of one model."""
+
+    model: str
+    ready: bool
+    namespaces: dict[str, Any]
+
+
+class Tokens(Struct):
+    """Tokens of a prompt."""
+
+    count: int
+    tokens: list[int]
+    max_model_len: int | None = None
+    token_strs: list[str] | None = None
+
+
+class Detokenized(Struct):
+    """Text of tokens."""
+
+    prompt: str
+
+
+class Version(Struct):
+    """Version of this server."""
+
+    version: str
+
+
+class Liveness(Struct):
+    """A process that runs."""
+
+    status: str
+    message: str
+
+
+ANSWERS: Final[dict[tuple[str, str], type[Struct]]] = {
+    ("post", "/v1/chat/completions"): ChatCompletion,
+    ("post", "/v1/completions"): Completion,
+    ("post", "/v1/embeddings"): EmbeddingList,
+    ("post", "/v1/rerank"): Ranking,
+    ("post", "/v1/score"): ScoreList,
+    ("post", "/tokenize"): Tokens,
+    ("post", "/detokenize"): Detokenized,
+    ("get", "/v1/models"): ModelList,
+    ("get", "/v1/models/{model_id}"): Model,
+    ("get", "/v1/models/{model_id}/ready"): ModelReadiness,
+    ("get", "/version"): Version,
+    ("get", "/live"): Liveness,
+}
+"""By method and path; of the others an object is said."""

@@ -1,0 +1,129 @@
+"""HTTP beside the routes: HEAD, OPTIONS, slashes, compressed bodies, pages of this machine, half a connection."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import socket
+from typing import Any, Final
+
+import httpx
+import pytest
+
+TEXT: Final = "/v1/completions"
+BODY: Final = {"model": "m", "prompt": "hi", "max_tokens": 2}
+JSON: Final = {"content-type": "application/json"}
+
+
+@pytest.mark.parametrize("path", ["/", "/ping", "/version", "/health", "/live", "/metrics", "/docs", "/openapi.json",
+                                  "/v1/models", "/v1/models/m", "/v1/models/m/ready", "/tokenizer_info"])  # fmt: skip
+def test_head_and_options_of_each_get(served: Any, path: str) -> None:
+    """HEAD has GET's status and no body; OPTIONS names both; a slash at the end changes nothing."""
+    asked, head = httpx.get(served.url + path), httpx.head(served.url + path)
+    assert (asked.status_code, head.status_code, head.content) == (200, 200, b"")
+    assert head.headers["content-type"] == asked.headers["content-type"]
+    options = httpx.options(served.url + path)
+    assert (options.status_code, options.headers["allow"]) == (204, "GET, HEAD, OPTIONS")
+    assert httpx.get(f"{served.url}{path.rstrip('/')}/").status_code == 200
+
+
+def test_options_and_slashes_of_a_hot_route(served: Any) -> None:
+    """A route of requests says what it takes; nothing is at other paths."""
+    assert httpx.options(served.url + TEXT).headers["allow"] == "OPTIONS, POST"
+    assert served.post(f"{TEXT}/", BODY).json()["choices"][0]["text"] == "hi"
+    assert (httpx.options(f"{served.url}/nope").status_code, httpx.head(f"{served.url}/nope").status_code) == (404, 404)
+
+
+def test_root_names_what_this_is(served: Any) -> None:
+    """The first page has a name, a version and links that answer."""
+    about = httpx.get(served.url).json()
+    assert about["name"] == "Dynamo Pipelines"
+    assert about["version"] == httpx.get(f"{served.url}/version").json()["version"]
+    assert {httpx.get(served.url + about["links"][name]).status_code for name in ("models", "docs", "health")} == {200}
+
+
+def test_gzip_bodies(served: Any) -> None:
+    """A compressed body, of one part or several, is the same request; chunked, too."""
+    raw = json.dumps(BODY).encode()
+    headers = JSON | {"content-encoding": "gzip"}
+    for body in (gzip.compress(raw), gzip.compress(raw[:9]) + gzip.compress(raw[9:]), iter([gzip.compress(raw)])):
+        answer = httpx.post(served.url + TEXT, content=body, headers=headers)
+        assert answer.json()["choices"][0]["text"] == "hi"
+    plain = httpx.post(served.url + TEXT, content=raw, headers=JSON | {"content-encoding": "identity"})
+    assert plain.status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body", "status", "code"),
+    [
+        ("zstd", b"x", 415, "unsupported_content_encoding"),
+        ("gzip, gzip", b"x", 415, "unsupported_content_encoding"),
+        ("gzip", b"{}", 400, "invalid_encoding"),
+        ("gzip", b"", 400, "invalid_encoding"),
+        ("gzip", gzip.compress(b"{}")[:-3], 400, "invalid_encoding"),
+        ("gzip", gzip.compress(b"{}") + b"more", 400, "invalid_encoding"),
+        ("gzip", gzip.compress(b" " * 20_000_000), 413, "request_too_large"),
+    ],
+)
+def test_bodies_that_cant_be_decoded(served: Any, encoding: str, body: bytes, status: int, code: str) -> None:
+    """Other encodings, damaged bodies and bombs are refused by name, and the next request is answered."""
+    answer = httpx.post(served.url + TEXT, content=body, headers=JSON | {"content-encoding": encoding})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+    assert (answer.headers.get("accept-encoding") == "gzip") is (status == 415)
+    assert served.post(TEXT, BODY).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("origin", "allowed"),
+    [
+        ("http://localhost:3000", True), ("https://127.0.0.1", True), ("http://[::1]:5173", True),
+        ("http://app.localhost", True), ("http://localhost.evil.example", False), ("http://evil.example", False),
+        ("http://localhost:3000.evil.example", False), ("null", False),
+    ],
+)  # fmt: skip
+def test_pages_of_this_machine_may_call(served: Any, origin: str, *, allowed: bool) -> None:
+    """Without a flag pages of this machine may, and no others, also by a preflight."""
+    asked = {"origin": origin, "access-control-request-method": "POST"}
+    for answer in (
+        served.post(TEXT, BODY, headers={"origin": origin}),
+        httpx.options(served.url + TEXT, headers=asked),
+    ):
+        assert answer.headers.get("access-control-allow-origin") == (origin if allowed else None)
+
+
+def test_no_page_may_call(make_site: Any) -> None:
+    """`none` takes it back."""
+    site = make_site(cors_origin=["none"])
+    answer = httpx.get(f"{site.url}/live", headers={"origin": "http://localhost:3000"})
+    assert "access-control-allow-origin" not in answer.headers
+
+
+def _request(**changes: Any) -> bytes:
+    body = json.dumps(BODY | changes).encode()
+    return b"POST %s HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (
+        TEXT.encode(), len(body), body,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.15])
+def test_half_a_connection(site: Any, engines: Any, delay: float) -> None:
+    """A client that has said all and closes its half is answered, at once or after a while."""
+    site.worker(engines(delay))
+    with site.socket() as sock:
+        sock.sendall(_request(max_tokens=3))
+        sock.shutdown(socket.SHUT_WR)
+        answer = b"".join(iter(lambda: sock.recv(65536), b""))
+    head, _, body = answer.replace(b"HTTP/1.1 100 Continue\r\n\r\n", b"").partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200")
+    assert json.loads(body)["choices"][0]["finish_reason"] == "length"
+    assert (b"100 Continue" in answer) is bool(delay)
+
+
+def test_who_leaves_is_told_from_who_listens(site: Any, engines: Any, within: Any) -> None:
+    """A client that has gone frees its engine, though it looks like one that has closed its half."""
+    engine = engines(30.0)
+    site.worker(engine)
+    with site.socket() as sock:
+        sock.sendall(_request())
+        within("the engine has it", lambda: engine.running == 1)
+    within("the engine is free", lambda: engine.cancelled == 1, 5)
