@@ -34,7 +34,7 @@ Made from the programs' own parsers by `make generate`; don't edit it by hand.
 Every program answers `--help`, and `dynamo COMMAND --help`. A value comes from the flag, else from the environment
 variable, else from the default. Exit codes: 0 well, 1 failed, 2 usage, 130 interrupted. What only the environment
 sets (etcd, NATS, logs) stands in [configuration.md](configuration.md); flags of 2025 and 2026 that have another
-name now, in [compatibility.md](compatibility.md).
+name now, in [compatibility.md](compatibility/index.md).
 """
 _FILE: Final = re.compile(r"\b(?:docs|charts)/[\w/-]+\.md\b")
 """Pages that a help text names."""

@@ -13,11 +13,15 @@ import enum
 import importlib
 import importlib.util
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from docs.generate import python_source as source
-from docs.generate.markdown import anchor
+from docs.generate.compatibility import python_llm, runtime_names
+from docs.generate.markdown import anchor, prose
+from docs.generate.python_start import NAMES
+
+from dynamo.runtime.process.legacy_flags import REFUSED
 
 PACKAGES: Final = ("dynamo.runtime", "dynamo.llm", "dynamo.llm.exceptions", "dynamo.worker")
 """Those that are there and have an `__all__` are told."""
@@ -30,6 +34,11 @@ Import them from the package (`from dynamo.runtime import Client`); modules may 
 needs none of these: [engines/python.md](../how-to/serve/engines/python.md). A name whose errors are not told raises
 what its arguments cause; all that cross the network are a `DynamoException`.
 """
+OLDER: Final = """## Names for older versions
+
+Programs written for earlier versions of NVIDIA Dynamo use these; new programs don't need them. Some only say what to do
+instead. [Python names](compatibility/python.md) has the state of every name.
+"""
 _ELSEWHERE: Final = "See the module."
 _WIDTH: Final = 110
 
@@ -37,17 +46,74 @@ _WIDTH: Final = 110
 def render() -> str:
     """Write the whole page."""
     packages = {name: list(_public(name)) for name in PACKAGES if _exports(name)}
+    older = {name for rows in (runtime_names.rows(), python_llm.rows()) for name in _older(rows)}
     titles: dict[int, str] = {}
     for package, names in packages.items():
         for name, value in names:
             if _is_home(value, name):
                 titles.setdefault(id(value), f"{package}.{name}")
-    parts = [TITLE]
+    parts = [TITLE, *_start()]
     for package, names in packages.items():
-        parts += [f"## {package}\n", _doc(importlib.import_module(package)), _contents(package, names)]
-        for name, value in names:
-            parts += _entry(f"{package}.{name}", value, titles)
+        current = [(name, value) for name, value in names if name not in older]
+        parts += [f"## {package}\n", _doc(importlib.import_module(package)), _contents(package, current)]
+        parts += [text for name, value in current for text in _entry(f"{package}.{name}", value, titles)]
+    parts += [OLDER]
+    for package, names in packages.items():
+        former = [(name, value) for name, value in names if name in older]
+        parts += [_contents(package, former)] if former else []
+        parts += [text for name, value in former for text in _entry(f"{package}.{name}", value, titles)]
     return "\n".join(part.rstrip("\n") + "\n" for part in parts if part)
+
+
+def _older(rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """Yield the names that are refused, or that the newest NVIDIA Dynamo doesn't have."""
+    for name, versions, state, *_ in rows:
+        if state == REFUSED or "C" not in versions:
+            yield name.strip("`")
+
+
+def _start() -> Iterator[str]:
+    """Yield the names that a new user needs, each with its arguments, result, errors and an example."""
+    yield "## Start here\n"
+    yield "".join(f"- [`{_short(name.path)}`](#{anchor(_short(name.path))})\n" for name in NAMES)
+    for name in NAMES:
+        yield f"### {_short(name.path)}\n"
+        yield f"Of `{'.'.join(name.path.split('.')[:2])}`.\n"
+        yield from (f"```python\n{text}\n```\n" for text in _signatures(name.path))
+        yield _listed("Args", name.args)
+        yield prose(f"*Returns:* {name.returns}") + "\n"
+        yield _listed("Raises", name.raises)
+        yield f"Example:\n\n```python\n{name.example}\n```\n"
+
+
+def _short(path: str) -> str:
+    return path.split(".", 2)[2]
+
+
+def _listed(title: str, texts: Mapping[str, str]) -> str:
+    items = "\n".join(prose(f"- `{name}`: {text}", indent="  ") for name, text in texts.items())
+    return f"*{title}:*\n\n{items}\n" if items else ""
+
+
+def found(path: str) -> Any:
+    """Return what a path such as `dynamo.runtime.Client.direct` names."""
+    package, _, names = path.partition(".")[2].partition(".")
+    value: Any = importlib.import_module(f"dynamo.{package}")
+    for name in names.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def _signatures(path: str) -> Iterator[str]:
+    """Yield the forms in which it is called: the overloads, else the one that there is."""
+    value, name = found(path), _short(path)
+    node = source.node_of(value)
+    single = source.constructor(node) if isinstance(node, ast.ClassDef) else node
+    forms = source.overloads_of(value) or ([] if single is None else [single])
+    for form in forms:
+        what = "async " if isinstance(form, ast.AsyncFunctionDef) else ""
+        method = isinstance(node, ast.ClassDef) or "." in name
+        yield what + source.signature(form, name=name, method=method, width=_WIDTH).removesuffix(" -> None")
 
 
 def _exports(package: str) -> bool:
@@ -70,7 +136,7 @@ def _is_home(value: Any, name: str) -> bool:
 
 
 def _contents(package: str, names: Iterable[tuple[str, Any]]) -> str:
-    return ", ".join(f"[`{name}`](#{anchor(f'{package}.{name}')})" for name, _ in names)
+    return prose(", ".join(f"[`{name}`](#{anchor(f'{package}.{name}')})" for name, _ in names))
 
 
 def _entry(title: str, value: Any, titles: dict[int, str]) -> Iterator[str]:
@@ -83,8 +149,9 @@ def _entry(title: str, value: Any, titles: dict[int, str]) -> Iterator[str]:
     if isinstance(node, ast.ClassDef):
         yield from _class(value, node, titles)
     elif node is not None:
-        what = "async " if isinstance(node, ast.AsyncFunctionDef) else ""
-        yield f"```python\n{what}{source.signature(node, width=_WIDTH)}\n```\n"
+        for form in source.overloads_of(value) or [node]:
+            what = "async " if isinstance(form, ast.AsyncFunctionDef) else ""
+            yield f"```python\n{what}{source.signature(form, width=_WIDTH)}\n```\n"
         yield _doc(value)
         yield _module(value)
     else:
@@ -153,7 +220,7 @@ def _member(owner: str, node: source.Function) -> str:
         head = f"`{what}{source.signature(node, name=name, method=True)}`"
     first, *rest = doc.split("\n\n")
     said = f": {' '.join(first.split())}" if first else ""
-    return f"- {head}{said}" + "".join("\n\n" + _indented(paragraph) for paragraph in rest)
+    return prose(f"- {head}{said}", indent="  ") + "".join("\n\n" + _indented(paragraph) for paragraph in rest)
 
 
 def _indented(text: str) -> str:

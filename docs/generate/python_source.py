@@ -45,6 +45,17 @@ def node_of(value: Any) -> ast.ClassDef | Function | None:
     return node
 
 
+def overloads_of(value: Any) -> list[Function]:
+    """Return the typed forms of a function of a module, where it has several."""
+    if not getattr(value, "__module__", "").startswith("dynamo."):
+        return []
+    nodes = _named(_tree(value.__module__).body)
+    return [
+        node for node in nodes
+        if isinstance(node, _FUNCTIONS) and node.name == value.__qualname__ and _is_overload(node)
+    ]  # fmt: skip
+
+
 @functools.cache
 def _tree(module: str) -> ast.Module:
     return ast.parse(inspect.getsource(sys.modules[module]))

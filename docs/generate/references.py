@@ -10,6 +10,7 @@ from typing import Final
 from docs.generate import commands_page, configuration_page, python_page
 from docs.generate.api import errors_page, http_page, metrics_page
 from docs.generate.cluster import helm_page, pipeline_page, status_page
+from docs.generate.compatibility import pages as compatibility
 from docs.generate.markdown import write
 from docs.generate.support import page as support_page
 
@@ -24,6 +25,7 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "metrics.md": metrics_page.render,
     "helm-values.md": helm_page.render,
     "support-matrix.md": support_page.render,
+    **compatibility.PAGES,
 }
 
 

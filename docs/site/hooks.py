@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,6 +15,12 @@ from mkdocs.structure.files import File
 ROOT: Final = Path(__file__).parents[2]
 MERMAID: Final = "assets/vendor/mermaid.min.js"
 _DIAGRAM: Final = 'class="mermaid"'
+
+
+def on_pre_build(config: Any) -> None:
+    """Name the sources of the README's comparison that should be read again."""
+    for line in links.stale((ROOT / "README.md").read_text(), date.today()):
+        logging.getLogger("mkdocs.hooks").info("README: %s: read it again", line)
 
 
 def on_files(files: Any, config: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Callable, Iterator
+from datetime import date
 from typing import Final
 
 DOCS: Final = "docs/"
@@ -13,6 +14,9 @@ OUTSIDE: Final = "repository/"
 _FENCE: Final = re.compile(r"^( *`{3,}).*?^\1 *$", re.MULTILINE | re.DOTALL)
 _LINK: Final = re.compile(r"(\]\()([^)#\s]+)((?:#[^)\s]*)?(?: \"[^\"]*\")?\))")
 _FOREIGN: Final = re.compile(r"[a-z]+:")
+_SOURCE: Final = re.compile(r"^\[\w+\]: (\S+) \".*?(\d{4})-(\d\d)\"$", re.MULTILINE)
+MOST_DAYS: Final = 180
+"""After so many days a source of the comparison is read again."""
 
 
 def source(uri: str) -> str:
@@ -48,3 +52,9 @@ def rewritten(path: str, text: str, exists: Callable[[str], bool]) -> str:
         parts += [_LINK.sub(lead, text[end : fence.start()]), fence[0]]
         end = fence.end()
     return "".join([*parts, _LINK.sub(lead, text[end:])])
+
+
+def stale(text: str, today: date) -> list[str]:
+    """Return the sources of a comparison that were read too long ago; their titles have the month."""
+    sources = ((url, date(int(year), int(month), 1)) for url, year, month in _SOURCE.findall(text))
+    return [f"{url} was read in {read:%Y-%m}" for url, read in sources if (today - read).days > MOST_DAYS]

@@ -148,7 +148,7 @@ class Session:
             eventually(f"{step.place} prints that", lambda: serving.shows(expected), STEP_SECONDS)
         except AssertionError as error:
             raise AssertionError(f"{error}; it printed\n{serving.text()}") from error
-        self.typed.append(Typed(step.text, self._there(serving.text())))
+        self.typed.append(Typed(step.text, self._there(serving.text()), serves=True))
 
     def _here(self, text: str) -> str:
         """With this session's ports."""

@@ -15,7 +15,7 @@ from tests.worker.chain_model import write_gguf
 PAGES = [page for page in users_pages() if not title(page).startswith("docs/how-to/program/")]
 """Those for users; tests/ages runs the programs of two of them in its own way."""
 RUNS = [page for page in PAGES if any(step.kind in (RUN, SERVE) for step in steps(page, title(page)))]
-CAPTURES = {"docs/tutorials/survive-a-crash.md": ("quickstart", "A worker is killed, the answer is complete")}
+CAPTURES = {"docs/tutorials/survive-a-crash.md": ("quickstart", "Two workers are killed, the answer is complete")}
 """Pages whose first steps are a picture."""
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import inspect
 from typing import Any
 
 import click
 import pytest
 from docs.generate import commands_page, configuration_page, help_text, python_source
 from docs.generate.help_text import Block, Prose, example
+from docs.generate.python_page import found
+from docs.generate.python_start import NAMES, Name
 
 import dynamo.runtime
 from dynamo.runtime.process.legacy_flags import FlagCommand
@@ -145,3 +148,24 @@ def test_a_constant_is_told_by_its_assignment() -> None:
     assert (constant.kind, constant.default) == ("Final", "10000")
     assert constant.doc.startswith("Items that a reader may be behind")
     assert python_source.constant("dynamo.runtime.client", "nothing") is None
+
+
+def title(name: Name) -> str:
+    return name.path
+
+
+@pytest.mark.parametrize("name", NAMES, ids=title)
+def test_examples_run(name: Name, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each runs as it stands; those that print do."""
+    exec(compile(name.example, name.path, "exec"), {"__name__": "example"})
+    assert ("print(" in name.example) == bool(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("name", NAMES, ids=title)
+def test_arguments_are_the_function_s(name: Name) -> None:
+    """No argument is told that isn't there; of functions with a single form, all are."""
+    parameters = [
+        key for key, one in inspect.signature(found(name.path)).parameters.items() if one.kind.name != "VAR_POSITIONAL"
+    ]
+    if "kwargs" not in parameters:
+        assert sorted(key for key in parameters if key != "self") == sorted(name.args)

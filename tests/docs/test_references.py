@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, cast, get_args
 
 import pytest
 from docs.generate.api import errors_page, http_examples, http_headers, http_page
@@ -60,7 +60,7 @@ def test_examples_are_read_by_the_fields(path: str) -> None:
     field = _field(model, last)
     kind: Any = field.annotation
     for rule in field.metadata:
-        kind = Annotated[kind, rule]
+        kind = cast("Any", Annotated)[kind, rule]
     TypeAdapter(kind).validate_json(json.dumps(EXAMPLES[path]))
 
 

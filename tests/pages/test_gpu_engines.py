@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from docs.generate.compatibility.page import line_state
 from docs.generate.compatibility.printed_row import TO_THE_ENGINE
+from docs.generate.compatibility.states import line_state
 from tests.llm.stand_in_hub import Hub
 from tests.pages.arguments import TOLD, told
 from tests.pages.printed import Rows, run_all

@@ -63,14 +63,21 @@ _REQUEST: Final[Mapping[str, Error]] = {
         "Shorten the prompt or lower `max_tokens`. If the model allows more, raise the worker's `--context-length`.",
     ),
     "conversation_too_long": Error(
-        (400,), "previous_response_id: the conversation has more than … items; send those that matter.",
+        (400,), "previous_response_id: the conversation has more than …; send the part that matters.",
         "The stored conversation of a Responses request has more items or bytes than one request may.",
         "Send the part that matters in `input`, without `previous_response_id`.",
     ),
     "previous_response_not_found": Error(
-        (400,), "previous_response_id: … isn't stored here; it was deleted, has expired, or another frontend has it. …",
-        "Responses are kept in the memory of one frontend, for a limited time.",
-        "Send the conversation in `input`, or route a client's requests to one frontend.",
+        (400,),
+        "previous_response_id: … isn't stored here; it was deleted, has expired, or the frontend that had it is gone.",
+        "A response is kept in the memory of the frontend that made it, for `--stored-responses-ttl-secs`.",
+        "Send the conversation in `input`.",
+    ),
+    "response_in_progress": Error(
+        (400,),
+        "previous_response_id: that response still runs in the background; wait until it is over.",
+        "The request continues a background response that isn't complete.",
+        "Poll `GET /v1/responses/ID` until its status is `completed`.",
     ),
     "bad_http": Error(
         (400,), "This is not an HTTP/1.1 request.", "What was sent isn't HTTP/1.1, for example TLS on a plain port.",
@@ -129,7 +136,8 @@ _ACCESS: Final[Mapping[str, Error]] = {
     ),
     "response_not_found": Error(
         (404,), "There is no response … here: it was never stored, was deleted, or has expired.",
-        "Responses are kept in the memory of one frontend, for a limited time.", "Create the response anew.",
+        "A response is kept in the memory of the frontend that made it, for `--stored-responses-ttl-secs`.",
+        "Create the response anew.",
     ),
     "item_not_found": Error(
         (404,), "input[…]: item … isn't stored here; send the item itself.",
@@ -179,6 +187,18 @@ _OVERLOAD: Final[Mapping[str, Error]] = {
         (503,), "No worker of model '…' had room for the request within … s; try again in a moment.",
         "The request waited `--router-queue-timeout-secs` for a worker with room.",
         "Add workers, or raise the limit if clients can wait.",
+    ),
+    "stored_full": Error(
+        (503,),
+        "There is no room for what this response was asked; try again in a moment.",
+        "The memory for stored responses is used up by background responses.",
+        "Retry when some are complete, or raise `--stored-responses-max-mb`.",
+    ),
+    "stored_elsewhere": Error(
+        (503,),
+        "Other frontends take too long to say what they have stored; try again in a moment.",
+        "Another frontend has the stored response, and doesn't answer in time.",
+        "Retry. If it lasts, check that frontend, and NATS.",
     ),
     "full": Error(
         (503,), "", "Every worker's engine has no room: its own queue is full.",

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple, cast
 
+from docs.generate.api.field_texts import FIELD_TEXTS
 from docs.generate.api.http_examples import EXAMPLES
 from docs.generate.api.http_headers import ANSWERS, REQUESTS, Header
 from docs.generate.markdown import anchor, code, page, prose, table
 
 from dynamo.frontend.app import cold_app
 from dynamo.frontend.http.guard import PROBES, is_system
-from dynamo.frontend.openai.field_texts import FIELD_TEXTS
 from dynamo.frontend.services import Services
 
 Json = dict[str, Any]
@@ -130,7 +130,7 @@ def _fields(schema: Json, schemas: Json) -> Iterator[tuple[str, ...]]:
     needed, texts = schema.get("required", ()), FIELD_TEXTS.get(schema.get("title", ""), {})
     for name, field in schema["properties"].items():
         required = "**Required.** " if name in needed else ""
-        text = field.get("description") or texts[name]
+        text = texts[name]
         yield code(name), _TYPES.get(name) or _type(field, schemas), required + text
 
 

@@ -67,6 +67,12 @@ def names() -> set[str]:
     return {metric.name for _, metrics in programs().values() for metric in metrics}
 
 
+def undocumented(text: str) -> set[str]:
+    """Return the metrics of what a program serves at `/metrics` that the reference doesn't have."""
+    typed = (line.split() for line in text.splitlines() if line.startswith("# TYPE "))
+    return {words[2] for words in typed} - names()
+
+
 def _frontend() -> Iterator[Metric]:
     metrics = Metrics()
     metrics.meter("model")

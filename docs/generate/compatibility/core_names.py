@@ -85,6 +85,6 @@ def names() -> list[tuple[str, str]]:
 
 
 def rows() -> Iterable[tuple[str, str, str, str]]:
-    """Yield the rows of the table of docs/reference/compatibility.md."""
+    """Yield the rows of the table of docs/reference/compatibility/."""
     for name, ages in names():
         yield (f"`{name}`", ages, *state(name))

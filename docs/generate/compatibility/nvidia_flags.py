@@ -1,7 +1,7 @@
-"""NVIDIA Dynamo's flags, by program and age: names only, as its packages and pages print them.
+"""NVIDIA Dynamo's flags, by program and version: names only, as its packages and pages print them.
 
-`page.py` looks each of them up in the code and writes its state into docs/reference/compatibility.md; a test fails
-where one has none. Ages: A is 0.1 to 0.3 (2025), B 0.4 to 0.9, C 1.0 to 1.6 (2026).
+`states.py` looks each of them up in the code, and docs/reference/compatibility/flags.md has its state; a test fails
+where one has none. Versions: A is 0.1 to 0.3 (2025), B 0.4 to 0.9, C 1.0 to 1.6 (2026).
 """
 
 from __future__ import annotations
@@ -207,4 +207,22 @@ FLAGS: Final[dict[str, dict[str, str]]] = {
         ),
     },
 }  # fmt: skip
-"""Program: ages: flags, separated by blanks."""
+"""Program: versions: flags, separated by blanks."""
+
+DEFAULTS: Final[dict[str, dict[str, str]]] = {
+    "dynamo-run": {"--kv-overlap-score-weight": "2.0 in 0.3, 1.0 in 0.8", "--router-temperature": "0.5 in 0.3"},
+    "python -m dynamo.frontend": {
+        "--router-prefill-load-scale": "1.0",
+        "--router-kv-overlap-score-credit": "1.0",
+        "--router-replica-sync": "False",
+    },
+}
+"""Defaults there that differ from those here, by program and flag."""
+OF_VARIABLES: Final = {
+    "DYN_HTTP_BODY_LIMIT_MB": ("45", "4"),
+    "DYN_HTTP_GRACEFUL_SHUTDOWN_TIMEOUT_SECS": ("5, to go on accepting", "30, for running requests"),
+    "DYN_ROUTER_PREFILL_LOAD_SCALE": ("1.0", "2.0 in the frontend"),
+    "DYN_ROUTER_KV_OVERLAP_SCORE_CREDIT": ("1.0", "1.1 in the frontend"),
+    "DYN_ROUTER_REPLICA_SYNC": ("False", "True"),
+}
+"""The same of variables: there, here."""

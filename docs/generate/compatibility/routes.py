@@ -12,11 +12,11 @@ ABSENT: Final = "not there"
 ROUTES: Final[tuple[tuple[str, str, str, str, str], ...]] = (
     ("POST", "/v1/chat/completions", "A, B, C", SERVED, "streams, usage, logprobs, n, stop, seed, vLLM's extras"),
     ("POST", "/v1/completions", "A, B, C", SERVED, "prompts as text or tokens, one or several"),
-    ("GET", "/v1/models", "A, B, C", SERVED, "`object` is `model` (A said `object`), with `context_window` and "
+    ("GET", "/v1/models", "A, B, C", SERVED, "`object` is `model` (0.3: `object`), with `context_window` and "
      "`max_model_len`"),
     ("GET", "/v1/models/{id}", "B, C", SERVED, "the id may hold slashes"),
     ("GET", "/v1/models/{id}/ready", "C", SERVED, "503 while nobody serves it"),
-    ("GET", "/health", "A, B, C", SERVED, "503 while there is no worker (C says 200 healthy then)"),
+    ("GET", "/health", "A, B, C", SERVED, "200 without workers, as in 1.6; 503 while the frontend starts or stops"),
     ("GET", "/live", "B, C", SERVED, "the loop turns"),
     ("GET", "/metrics", "A, B, C", SERVED, "NVIDIA Dynamo's names"),
     ("GET", "/openapi.json", "B, C", SERVED, "and a page of it at `/docs`"),
@@ -44,7 +44,7 @@ ROUTES: Final[tuple[tuple[str, str, str, str, str], ...]] = (
     ("GET", "/v1/realtime", "C", ABSENT, "this version serves streams over HTTP"),
     ("POST", "/clear_kv_blocks", "B", ABSENT, "restart the workers"),
 )  # fmt: skip
-"""Method, path, ages, state, a remark."""
+"""Method, path, versions, state, a remark."""
 OF_WORKERS: Final[tuple[tuple[str, str, str, str], ...]] = (
     ("`NAMESPACE.COMPONENT.generate`", "A, B, C", SERVED, "any endpoint's name; `prefill.generate` of prefill workers"),
     ("`NAMESPACE.COMPONENT.load_metrics`", "A", SERVED,
@@ -59,4 +59,4 @@ OF_WORKERS: Final[tuple[tuple[str, str, str, str], ...]] = (
     (f"System server `{ROUTE}/*`", "C", SERVED, "card, figures and the model's files; frontends fetch those over NATS"),
     ("System server `/metadata`, `/loras`", "C", ABSENT, "`/v1/metadata` has what is known"),
 )  # fmt: skip
-"""Endpoint, ages, state, a remark."""
+"""Endpoint, versions, state, a remark."""

@@ -129,6 +129,6 @@ def names() -> Iterable[tuple[str, str]]:
 
 
 def rows() -> Iterable[tuple[str, ...]]:
-    """Yield the rows of the table of docs/reference/compatibility.md."""
+    """Yield the rows of the table of docs/reference/compatibility/."""
     for name, ages in names():
         yield (f"`{name}`", ages, *name_state(name))

@@ -22,11 +22,10 @@ Made from one table by `make generate`; don't edit it by hand. Each test that it
 Linux only. No engine has run on a GPU yet.
 """
 _TABLES: Final = {
-    "Engines for CPUs": (EngineName.LLAMACPP, EngineName.MISTRALRS, EngineName.PYTHON),
+    "Engines for CPUs": (EngineName.LLAMACPP, EngineName.MISTRALRS, EngineName.OPENAI, EngineName.PYTHON),
     "Engines for GPUs": (EngineName.VLLM, EngineName.SGLANG, EngineName.TRTLLM),
     "Engines for tests": (EngineName.MOCKER, EngineName.ECHO_CORE, EngineName.ECHO_FULL),
 }
-_RUNS: Final = {"tests_vllm/": "make test-vllm", "tests_sglang/": "make test-sglang", "e2e/": "make e2e"}
 PAGES: Final = {EngineName.ECHO_CORE: "echo", EngineName.ECHO_FULL: "echo"}
 """Pages of several engines; each other engine has one of its name."""
 
@@ -62,7 +61,7 @@ def _status(support: Support) -> str:
 
 
 def _test(support: Support) -> str:
-    return code(support.test.replace("::", "::", 1))
+    return code(support.test)
 
 
 def status_line(engine: EngineName) -> str:
@@ -77,4 +76,4 @@ def status_line(engine: EngineName) -> str:
 
 def quoted(engine: EngineName) -> str:
     """Return the line of an engine's page."""
-    return f"{status_line(engine)} [Support matrix](../../../reference/support-matrix.md#{anchor(engine)})"
+    return f"{status_line(engine)}\n[Support matrix](../../../reference/support-matrix.md#{anchor(engine)})"

@@ -159,6 +159,12 @@ MATRIX: Final[Mapping[EngineName, Mapping[Feature, Support]]] = {
         Feature.GPU: _PLANNED,
         Feature.KUBERNETES: _PLANNED,
     },
+    EngineName.OPENAI: {
+        **_all(_EVERY),
+        Feature.CONTINUES: _supported(_CONTRACT + "answers_go_on_where_another_engine_was_cut"),
+        Feature.TOOLS: _supported(_PARSED),
+        Feature.CPU: _supported(_CONTRACT + "streams_to_its_length"),
+    },
     EngineName.PYTHON: {
         **_all(_TOKENS),
         Feature.CPU: _supported(_CONTRACT + "streams_to_its_length"),

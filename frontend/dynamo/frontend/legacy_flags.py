@@ -1,7 +1,7 @@
 """NVIDIA Dynamo's frontend flags (0.4 to 1.6) that are no settings here: renamed, needless or refused.
 
 What `dynamo.runtime.process.legacy_flags` makes of them is the same for all programs;
-docs/reference/compatibility.md is made of this table.
+docs/reference/compatibility/index.md is made of this table.
 """
 
 from __future__ import annotations

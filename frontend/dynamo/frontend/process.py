@@ -36,7 +36,7 @@ Examples:
 
 etcd and NATS are found by ETCD_ENDPOINTS and NATS_SERVER (with ETCD_AUTH_*, NATS_AUTH_* where needed). When it
 serves, one line 'ready {"url": …}' is printed. Flags of older NVIDIA Dynamo versions are understood:
-docs/reference/compatibility.md.
+docs/reference/compatibility/index.md.
 """
 _CLOSE_SECONDS: Final = 5.0
 _OPEN_FILES: Final = 65_536

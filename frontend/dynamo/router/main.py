@@ -39,7 +39,7 @@ Examples:
 
 It serves NAMESPACE.router.generate, .best_worker_id and .get_overlap_scores. etcd and NATS are found by
 ETCD_ENDPOINTS and NATS_SERVER. When it serves, one line 'ready {…}' is printed. Flags of older NVIDIA
-Dynamo versions are understood: docs/reference/compatibility.md.
+Dynamo versions are understood: docs/reference/compatibility/index.md.
 """
 
 

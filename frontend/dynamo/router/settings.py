@@ -22,50 +22,57 @@ class RouterSettings:
         "", "Endpoint of the workers to route to, namespace.component.endpoint.", env="DYN_ROUTER_ENDPOINT"
     )
     router_block_size: int = setting(
-        128, "Tokens in one of the workers' KV blocks.", env="DYN_ROUTER_BLOCK_SIZE", flags=["--block-size"]
+        128, "Tokens in a KV block of the workers.", env="DYN_ROUTER_BLOCK_SIZE", flags=["--block-size"]
     )
     namespace: str = like(
         ProgramOptions, "namespace", help="Dynamo namespace that the router serves in; empty: the workers' own."
     )
     router_kv_overlap_score_credit: float = like(
         KvRouterSettings, "router_kv_overlap_score_credit", default=1.0,
-        help="What a cached block of a prompt is worth, in blocks.",
+        help="Value of a cached block, relative to the cost of computing it.",
     )  # fmt: skip
     router_kv_overlap_score_credit_decay: float = like(
         KvRouterSettings, "router_kv_overlap_score_credit_decay",
-        help="How fast that fades on workers with more to prefill.",
+        help="Reduces the cache credit of workers with a longer prefill backlog; 0 turns it off.",
     )  # fmt: skip
     router_prefill_load_scale: float = setting(
-        1.0, "Cost of a block to prefill, against one to decode over.", env="DYN_ROUTER_PREFILL_LOAD_SCALE"
-    )
+        1.0, "How strongly workers that cache the prompt are preferred over less loaded ones; 0 ignores caches.",
+        env="DYN_ROUTER_PREFILL_LOAD_SCALE",
+    )  # fmt: skip
     router_decode_active_request_weight: float = like(
-        KvRouterSettings, "router_decode_active_request_weight", help="Cost of each running request, in blocks."
-    )
+        KvRouterSettings, "router_decode_active_request_weight",
+        help="Cost of each request that runs on a worker, in blocks.",
+    )  # fmt: skip
     router_kv_overlap_score_weight: float | None = setting(
         None, "Older name of --router-prefill-load-scale; 0 ignores caches.", env="DYN_ROUTER_OVERLAP_SCORE_WEIGHT",
         flags=["--kv-overlap-score-weight", "--overlap-score-weight"], hidden=True,
     )  # fmt: skip
-    router_temperature: float = like(KvRouterSettings, "router_temperature", help="Randomness of the choice.")
+    router_temperature: float = like(
+        KvRouterSettings,
+        "router_temperature",
+        help="Softmax temperature of the choice; 0 always takes the cheapest worker.",
+    )
     router_kv_events: bool = setting(
-        True, "Follow the workers' KV events; else what they cache is predicted.", env="DYN_ROUTER_USE_KV_EVENTS",
+        True, "Track caches by the workers' KV events; else predict them.", env="DYN_ROUTER_USE_KV_EVENTS",
         flags=["--kv-events/--no-kv-events", "--use-kv-events/--no-use-kv-events"],
     )  # fmt: skip
     router_replica_sync: bool = like(
         KvRouterSettings, "router_replica_sync",
-        help="Tell other routers and frontends what was sent, and count theirs.",
+        help="Exchange routing decisions with other routers and frontends, so that each counts all requests.",
     )  # fmt: skip
     router_track_active_blocks: bool = setting(
         True, "Count the blocks of running requests.", env="DYN_ROUTER_TRACK_ACTIVE_BLOCKS",
         flags=["--track-active-blocks/--no-track-active-blocks"],
     )  # fmt: skip
     router_assume_kv_reuse: bool = setting(
-        True, "Count blocks that running requests share once.", env="DYN_ROUTER_ASSUME_KV_REUSE"
+        True, "Count KV blocks that running requests share only once.", env="DYN_ROUTER_ASSUME_KV_REUSE"
     )
     router_track_prefill_tokens: bool = setting(
-        True, "Count the tokens that are still to be prefilled.", env="DYN_ROUTER_TRACK_PREFILL_TOKENS"
+        True, "Count prompt tokens that await prefill.", env="DYN_ROUTER_TRACK_PREFILL_TOKENS"
     )
     router_ttl_secs: float = like(
-        KvRouterSettings, "router_ttl_secs", help="How long a predicted block counts as cached.",
+        KvRouterSettings, "router_ttl_secs",
+        help="Seconds a prompt is assumed to stay cached on workers that send no KV events.",
         flags=["--router-ttl"], aliases=(),
     )  # fmt: skip
     system_host: str = like(

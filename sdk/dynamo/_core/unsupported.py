@@ -1,6 +1,6 @@
 """Names of NVIDIA Dynamo's native module that are neither in `dynamo.llm` nor in `dynamo.runtime`, with what to use.
 
-docs/reference/compatibility.md is made of this table too.
+docs/reference/compatibility/index.md is made of this table too.
 """
 
 from __future__ import annotations

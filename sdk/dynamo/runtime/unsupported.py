@@ -1,6 +1,6 @@
 """Names of NVIDIA Dynamo's runtime that have no meaning here, each with what to do instead.
 
-Importing one (`from dynamo.runtime import …`) or calling one says the sentence. docs/reference/compatibility.md is
+Importing one (`from dynamo.runtime import …`) or calling one says the sentence. docs/reference/compatibility/ is
 made from this table too.
 """
 

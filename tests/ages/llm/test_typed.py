@@ -46,8 +46,8 @@ def test_the_parts_of_other_layers_are_there() -> None:
         "except Exception as error: print(type(error).__name__, error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=180)
-    needs = "InvalidArgument HttpService needs fastapi, which is not installed"
-    assert done.stdout.strip() == f"{needs}: run pip install -e '.[frontend]' in the clone"
+    wanted = "HttpService needs fastapi, which is not installed: run pip install -e '.[frontend]' in the clone"
+    assert done.stdout.strip() == f"InvalidArgument {wanted}"
 
 
 def test_an_installation_without_a_layer_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

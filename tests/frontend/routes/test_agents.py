@@ -28,6 +28,7 @@ CODEX: Final[list[Any]] = [
     {"type": "function", "name": "view", "parameters": {"type": "object", "properties": {"path": {"type": "string"}}}},
     {"type": "custom", "name": "apply_patch", "description": "Edit files.",
      "format": {"type": "grammar", "syntax": "lark", "definition": 'start: "***" /.+/'}},
+    {"type": "namespace", "name": "agents", "tools": [{"type": "function", "name": "close", "parameters": {}}]},
     {"type": "local_shell"}, {"type": "web_search", "external_web_access": False}, {"type": "image_generation"},
 ]  # fmt: skip
 
@@ -56,16 +57,18 @@ def prompt_of(speaker: Any) -> str:
 
 def test_codexs_tools(talking: Any, speaker: Any) -> None:
     """Calls come as items of the tool's own kind; the model sees functions, none that others run, and its own calls."""
-    speaker.answer = call("apply_patch", {"input": PATCH}) + call("local_shell", {"command": ["ls", "-l"]})
+    calls = (("apply_patch", {"input": PATCH}), ("local_shell", {"command": ["ls", "-l"]}), ("agents__close", {}))
+    speaker.answer = "".join(call(name, arguments) for name, arguments in calls)
     with talking.client() as client:
         events = list(client.responses.create(model="m", input="hi", tools=CODEX, stream=True, store=False))
         first = events[-1].response
-        patch, shell = first.output
+        patch, shell, close = first.output
+        assert (close.type, close.namespace, close.name) == ("function_call", "agents", "close")
         assert (patch.type, patch.name, patch.input) == ("custom_tool_call", "apply_patch", PATCH)
         assert (shell.type, shell.action.command, shell.action.type) == ("local_shell_call", ["ls", "-l"], "exec")
         done = [event for event in events if event.type == "response.custom_tool_call_input.done"]
         assert [event.input for event in done] == [PATCH]
-        assert not [event for event in events if "function_call_arguments" in event.type]
+        assert len([event for event in events if event.type == "response.function_call_arguments.done"]) == 1
         assert [tool.type for tool in first.tools] == [tool["type"] for tool in CODEX]
         prompt = prompt_of(speaker)
         assert '<apply_patch: Edit files.\n\nThe input must match this lark grammar:\nstart: "***" /.+/>' in prompt
@@ -76,11 +79,12 @@ def test_codexs_tools(talking: Any, speaker: Any) -> None:
             {"role": "user", "content": "hi"}, *(item.to_dict() for item in first.output),
             {"type": "custom_tool_call_output", "call_id": patch.call_id, "output": "patched"},
             {"type": "local_shell_call_output", "call_id": shell.call_id, "output": "a b"},
+            {"type": "function_call_output", "call_id": close.call_id, "output": "closed"},
         ]  # fmt: skip
         client.responses.create(model="m", input=history, tools=CODEX)
     assert prompt_of(speaker).endswith(
         f"[user]hi[assistant](calls apply_patch {json.dumps({'input': PATCH}, ensure_ascii=False)})"
-        '(calls local_shell {"command": ["ls", "-l"]})[tool]patched[tool]a b'
+        '(calls local_shell {"command": ["ls", "-l"]})(calls agents__close {})[tool]patched[tool]a b[tool]closed'
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
+from docs.generate.api.metrics_page import undocumented
 
 from dynamo.llm.model_card import FileRef, ModelCard
 from dynamo.llm.models.file_cache import FileServer, file_ref
@@ -71,6 +72,7 @@ def test_mocker(serve: Any) -> None:
     assert site.metric("input_sequence_tokens_sum", **labels) == 100
     assert site.metric("model_max_num_seqs", **labels) > 0
     assert site.metric("model_total_kv_blocks", **labels) > 0
+    assert undocumented(httpx.get(f"{site.url}/metrics").text) == set()
 
 
 def test_corrupt_tokenizer_fails_alone(serve: Any, within: Any, tmp_path: Path) -> None:

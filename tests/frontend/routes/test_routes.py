@@ -1,4 +1,4 @@
-"""The endpoints that docs/reference/compatibility.md calls served are, and the others are not."""
+"""The endpoints that docs/reference/compatibility/index.md calls served are, and the others are not."""
 
 from __future__ import annotations
 

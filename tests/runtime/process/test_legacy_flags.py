@@ -59,7 +59,7 @@ def test_what_lost_its_meaning_is_refused(words: str, says: str) -> None:
 
 
 def test_a_flag_has_one_state() -> None:
-    """The words of the table in docs/reference/compatibility.md."""
+    """The words of the table in docs/reference/compatibility/index.md."""
     states = [former.state for former in FORMERS]
     assert states == ["renamed"] * 2 + ["accepted, changes nothing"] * 2 + ["refused"] * 2
     assert LegacyFlag(("--x",), "y").state == "accepted, changes nothing"

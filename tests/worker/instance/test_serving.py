@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+from docs.generate.api.metrics_page import undocumented
 
 from dynamo.llm import card_from_dict, open_model
 from dynamo.llm.models.file_cache import FileCache, fetch_files
@@ -246,6 +247,7 @@ def test_probes_and_dashboards() -> None:
         for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "num_preemptions_total"):
             assert value(text, f"vllm:{name}") == 0
         assert 'dynamo_namespace="tests"' in text
+        assert undocumented(text) == set()
 
     serve(body)
 

@@ -43,28 +43,34 @@ class WorkerSettings:
     engine: str = setting("", "Engine to run; required.", env="DYN_ENGINE")
     model_path: str = setting(
         "",
-        "Folder, GGUF file, ORG/REPO of the hub (or hf://ORG/REPO, with @REVISION, :QUANTISATION or /FILE.gguf) or "
+        "Folder, GGUF file, ORG/REPO of Hugging Face (also hf://ORG/REPO, @REVISION, :QUANTISATION, /FILE.gguf) or "
         "package://NAME; empty: the built-in byte-level model.",
         env="DYN_MODEL_PATH",
     )
-    model_name: str = setting("", "Served name; default: that of the file or folder.", env="DYN_MODEL_NAME")
+    model_name: str = setting("", "Name that clients use; default: that of the file or folder.", env="DYN_MODEL_NAME")
     model_config: str = setting(
         "", "Folder or ORG/REPO whose tokenizer, template and configuration a GGUF file is served with, not its own."
     )
-    endpoint: str = setting("dyn://dynamo.backend.generate", "What to serve.", env="DYN_ENDPOINT_PATH")
+    endpoint: str = setting(
+        "dyn://dynamo.backend.generate",
+        "Endpoint to serve, dyn://NAMESPACE.COMPONENT.ENDPOINT.",
+        env="DYN_ENDPOINT_PATH",
+    )
     role: str = setting(
         "aggregated",
         "Phase that this worker runs: aggregated (both), prefill or decode.",
         env="DYN_ROLE",
         choices=ROLES,
     )
-    context_length: int | None = setting(None, "Longest prompt plus answer in tokens, at most the model's (default).")
+    context_length: int | None = setting(
+        None, "Longest prompt plus answer, in tokens. Default and maximum: the model's own."
+    )
     kv_cache_block_size: int = setting(16, "Tokens in a KV block.")
-    tensor_parallel_size: int = setting(1, "GPUs that share one replica.")
-    num_workers: int = setting(1, "Instances that this process serves, each with an engine (mocker and echoes only).")
-    num_nodes: int = setting(1, "Nodes that share one replica.")
+    tensor_parallel_size: int = setting(1, "GPUs that share one copy of the model.")
+    num_workers: int = setting(1, "Instances in this process, each with its own engine (mocker and echo engines only).")
+    num_nodes: int = setting(1, "Nodes that share one copy of the model.")
     node_rank: int = setting(0, "Rank of this node; 0 leads.")
-    leader_addr: str = setting("", "host:port of the node of rank 0.")
+    leader_addr: str = setting("", "Address of the node of rank 0, host:port.")
     chat_template: str = setting(
         "", "Jinja file, or the template itself, that replaces the model's chat template.",
         flags=["--custom-jinja-template"],
@@ -83,7 +89,9 @@ class WorkerSettings:
         "", "The engine's own arguments: a JSON object, or @FILE.", env="DYN_ENGINE_ARGS", flags=["--extra-engine-args"]
     )
     python_file: str = setting("", "File with an async generate(request) (engine python).")
-    python_mode: str = setting("tokens", "What generate is given (engine python).", choices=MODES)
+    python_mode: str = setting(
+        "tokens", "What generate gets and returns: tokens or text (engine python).", choices=MODES
+    )
     python_arg: list[str] = setting(  # noqa: RUF009 - makes a dataclass field
         [], "One word of the file's sys.argv; may be repeated (engine python)."
     )
@@ -92,31 +100,33 @@ class WorkerSettings:
     )
     system_port: int = like(ProgramOptions, "system_port")
     open_engine_routes: bool = setting(
-        False, "Take what is asked of /engine from other machines, too.", env=OPEN_VARIABLE
+        False, "Let other machines call /engine routes, not only this one.", env=OPEN_VARIABLE
     )
     system_enabled: bool | None = setting(
-        None, "Old switch: on picks a free port where none is set, off turns them off.", env="DYN_SYSTEM_ENABLED"
+        None,
+        "Older switch of the system port: on picks a free port if none is set, off closes it.",
+        env="DYN_SYSTEM_ENABLED",
     )
     graceful_shutdown_timeout_secs: float = like(ProgramOptions, "graceful_shutdown_timeout_secs")
     migration_limit: int | None = setting(
         None, "Times a request for this model may move to another worker; default: the frontend's limit."
     )
     load_metrics: bool = setting(
-        False, "Answer at the endpoint load_metrics, beside the one served, what the engine does now.",
+        False, "Serve the engine's load at an endpoint load_metrics beside the other one.",
         env="DYN_LOAD_METRICS",
     )  # fmt: skip
     health_check_enabled: bool = setting(
-        False, "Ask the engine when it has been silent; leave routing while it doesn't answer.",
+        False, "Probe the engine after a silence; leave routing while it doesn't answer.",
         env="DYN_HEALTH_CHECK_ENABLED",
     )  # fmt: skip
     canary_wait_time_secs: float = setting(
-        10.0, "Seconds without output after which it is asked.", env="DYN_CANARY_WAIT_TIME"
+        10.0, "Seconds without output after which the engine is probed.", env="DYN_CANARY_WAIT_TIME"
     )
     health_check_request_timeout_secs: float = setting(
-        3.0, "Seconds that its first token may take then.", env="DYN_HEALTH_CHECK_REQUEST_TIMEOUT"
+        3.0, "Seconds that the first token of a probe may take.", env="DYN_HEALTH_CHECK_REQUEST_TIMEOUT"
     )
     health_check_payload: str = setting(
-        "", "What it is asked, as a JSON object, or @FILE; default: one token.", env="DYN_HEALTH_CHECK_PAYLOAD"
+        "", "Request of the probe, as a JSON object or @FILE; default: one token.", env="DYN_HEALTH_CHECK_PAYLOAD"
     )
     discovery_backend: str = like(ProgramOptions, "discovery_backend", help="Where instances are registered.")
     verbose: int = 0

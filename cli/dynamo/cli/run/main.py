@@ -75,7 +75,7 @@ Variables: a flag goes before its variable, that before the default.
 
 \b
 Exit codes: 0, 1 failed (in=batch: also where a line failed), 2 usage, 130 interrupted.
-Flags of 2025 and 2026 are understood: docs/reference/compatibility.md.
+Flags of 2025 and 2026 are understood: docs/reference/compatibility/index.md.
 """
 
 

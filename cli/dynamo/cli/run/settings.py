@@ -45,7 +45,7 @@ class RunSettings:
         FrontendSettings, "http_host", default="127.0.0.1", help="Address of both; 0.0.0.0 opens it to the network."
     )
     grpc_metrics_port: int = like(
-        FrontendSettings, "grpc_metrics_port", help="Port of HTTP beside in=grpc; 0 likewise."
+        FrontendSettings, "grpc_metrics_port", help="Port of HTTP beside in=grpc; 0 picks a free one."
     )
     router_mode: str = like(FrontendSettings, "router_mode", help="How in=http out=dyn chooses a worker.")
     migration_limit: int | None = like(
@@ -75,7 +75,7 @@ class RunSettings:
         "", "JSON file with what requests get that leave it out: model, temperature, max_completion_tokens."
     )
     batch_output: str = setting("", "File for the answers of in=batch; default: output.jsonl beside the input.")
-    batch_concurrency: int = setting(32, "Lines of in=batch that are asked at once.", env="DYN_BATCH_CONCURRENCY")
+    batch_concurrency: int = setting(32, "Lines of in=batch that run at once.", env="DYN_BATCH_CONCURRENCY")
     batch_ordered: bool = setting(False, "Write answers of in=batch in the order of the input, not as they come.")
     batch_restart: bool = setting(False, "Start in=batch over where an interrupted run could be gone on with.")
     tensor_parallel_size: int = like(WorkerSettings, "tensor_parallel_size", help="GPUs per worker.")

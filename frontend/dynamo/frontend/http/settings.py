@@ -41,18 +41,18 @@ class AccessSettings:
     """Access: who may ask what."""
 
     api_keys_file: str = setting(
-        "", "File with the keys that callers must show, one a line; read again when it changes. Empty: no keys.",
+        "", "File with the API keys of clients, one a line; read again when it changes. Empty: no key is needed.",
         env="DYN_API_KEYS_FILE",
     )  # fmt: skip
     public_system_routes: bool = setting(
-        True, "Answer /metrics, /health in detail, /busy_threshold, /openapi.json, /docs and /version where /v1 is; "
-        "without, on --system-port only.", env="DYN_HTTP_PUBLIC_SYSTEM_ROUTES",
+        True, "Serve /metrics, /health in detail, /busy_threshold, /openapi.json, /docs and /version on the port of "
+        "/v1; else on --system-port only.", env="DYN_HTTP_PUBLIC_SYSTEM_ROUTES",
     )  # fmt: skip
     disable_admin_api: bool = setting(
-        False, "Leave out /busy_threshold, which shows and changes thresholds.", env="DYN_DISABLE_FRONTEND_ADMIN_API"
+        False, "Turn off /busy_threshold, which shows and changes thresholds.", env="DYN_DISABLE_FRONTEND_ADMIN_API"
     )
     open_admin_api: bool = setting(
-        False, "Let any client change thresholds there, not only those of this machine.",
+        False, "Let other machines change thresholds by /busy_threshold, not only this one.",
         env="DYN_OPEN_FRONTEND_ADMIN_API",
     )  # fmt: skip
 
@@ -66,7 +66,7 @@ class TlsSettings:
     )
     key_path: str = setting("", "The certificate's key (PEM).", env="DYN_TLS_KEY_PATH", name="tls_key_path")
     client_ca_cert_path: str = setting(
-        "", "Take only clients with a certificate of this authority (PEM).", env="DYN_TLS_CLIENT_CA_CERT_PATH",
+        "", "Accept only clients with a certificate of this authority (PEM).", env="DYN_TLS_CLIENT_CA_CERT_PATH",
         name="tls_client_ca_cert_path",
     )  # fmt: skip
 

@@ -18,7 +18,7 @@ class ConcurrencyLimits:
     )  # fmt: skip
     per_model: int | None = setting(
         None,
-        "Requests in flight per model, likewise.",
+        "Requests in flight per model; further ones get 503 model_full.",
         env="DYN_HTTP_MAX_REQUESTS_PER_MODEL",
         name="max_requests_per_model",
     )

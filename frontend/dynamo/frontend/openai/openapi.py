@@ -12,7 +12,6 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from dynamo.frontend.openai.answer_structs import ANSWERS
-from dynamo.frontend.openai.field_texts import FIELD_TEXTS
 from dynamo.frontend.openai.request_structs import (
     ChatRequest,
     CompletionRequest,
@@ -108,8 +107,11 @@ _SAMPLING: Final[dict[str, Json]] = {
     "response_format": {"anyOf": [_FORMAT, _NULL]},
     "stop": _STOP,
     "prompt_logprobs": _NULL,
-    "best_of": _NULL,
-    "min_tokens": {"anyOf": [{"type": "integer", "minimum": 0, "maximum": 1}, _NULL]},
+    "best_of": _NULL | {"description": "The value of n is accepted, too; it changes nothing."},
+    "min_tokens": {
+        "anyOf": [{"type": "integer", "minimum": 0, "maximum": 1}, _NULL],
+        "description": "At most max_tokens.",
+    },
 }
 _NARROWER: Final[dict[str, dict[str, Json]]] = {
     "Message": {"content": {"anyOf": [{"type": "string"}, {"type": "array", "items": _PART}, _NULL]}},
@@ -195,7 +197,6 @@ def describe(openapi: Json, *others: Described) -> Json:
     schemas.update(components)
     schemas["Error"] = _ERROR
     _narrow(schemas, parts)
-    _explain(schemas)
     for path, (kind, summary, tag) in bodies.items():
         operation = openapi["paths"].setdefault(path, {}).setdefault("post", {})
         operation["requestBody"] = {
@@ -230,13 +231,6 @@ def _narrow(schemas: Json, parts: Sequence[Described]) -> None:
                     kind.update(_KEYS_OF[field])
         if name in together:
             schema["allOf"] = together[name]
-
-
-def _explain(schemas: Json) -> None:
-    """Say what each field is for."""
-    for name in schemas.keys() & FIELD_TEXTS.keys():
-        for field, schema in schemas[name]["properties"].items():
-            schema["description"] = FIELD_TEXTS[name][field]
 
 
 def _responses(path: str, method: str, has_body: bool, streams: bool) -> Json:

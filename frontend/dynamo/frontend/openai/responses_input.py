@@ -12,7 +12,7 @@ import msgspec
 from dynamo.frontend.errors import ApiError, bad_request, shown
 from dynamo.frontend.images.parts import image_part
 from dynamo.frontend.openai.chat_builder import ChatBuilder, Piece
-from dynamo.frontend.openai.responses_tools import CALLS, CUSTOM
+from dynamo.frontend.openai.responses_tools import CALLS, CUSTOM, Member
 
 Item = dict[str, Any]
 _SEALED: Final = "dynamo1."
@@ -24,6 +24,7 @@ _KEPT: Final = ("type", "text", "refusal", "image_url", "detail")
 _SYSTEM: Final = ("system", "developer")
 _WORDS: Final = (
     "type", "id", "role", "status", "phase", "call_id", "name", "arguments", "encrypted_content", "input",
+    "namespace",
 )  # fmt: skip
 _OBJECTS: Final = ("action", "operation")
 """Of calls that are no functions': small, and read as they are."""
@@ -150,8 +151,10 @@ def _part(part: Any, path: str) -> str:
 
 
 def _call(chat: ChatBuilder, item: Item, path: str) -> None:
-    call_id = _string(item, "call_id", path)
-    chat.call(call_id, _string(item, "name", path), _string(item, "arguments", path))
+    call_id, name = _string(item, "call_id", path), _string(item, "name", path)
+    if item.get("namespace"):
+        name = Member(_string(item, "namespace", path), name).whole
+    chat.call(call_id, name, _string(item, "arguments", path))
 
 
 def _result(chat: ChatBuilder, item: Item, path: str) -> None:

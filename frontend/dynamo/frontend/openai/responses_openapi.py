@@ -47,6 +47,7 @@ _TOOL: Final[Json] = {"anyOf": [
         {"type": {"const": "function"}, "name": _NAME}, parameters={"anyOf": [_OBJECT, _NULL]}, description=_STRING
     ),
     _object({"type": {"const": "custom"}, "name": _NAME}, description=_STRING, format=_OBJECT),
+    _object({"type": {"const": "namespace"}, "name": _NAME, "tools": {"type": "array", "maxItems": 0}}),
     _object({"type": {"enum": ["local_shell", "shell", "apply_patch", *LEFT_OUT]}}),
 ]}  # fmt: skip
 _CHOICES: Final[list[Json]] = [

@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from dynamo.frontend.errors import ApiError, bad_request, shown
+from dynamo.frontend.openai.request_structs import MAX_TOOLS
 
 Fields = dict[str, Any]
 LEFT_OUT: Final = ("web_search", "image_generation")
@@ -74,7 +75,21 @@ _PATCH: Final = ToolKind(
 _KINDS: Final = {"custom": CUSTOM, "local_shell": _LOCAL_SHELL, "shell": _SHELL, "apply_patch": _PATCH}
 CALLS: Final = {kind.call: kind for kind in _KINDS.values()}
 """Kinds by the type of their calls' items."""
-Kinds = dict[str, ToolKind]
+
+
+class Member(msgspec.Struct, frozen=True):
+    """A function of a group of tools, `namespace`: models see one name, clients two."""
+
+    namespace: str
+    name: str
+
+    @property
+    def whole(self) -> str:
+        """Return the name that a model sees."""
+        return f"{self.namespace}__{self.name}"
+
+
+Kinds = dict[str, ToolKind | Member]
 
 
 def read_tools(tools: list[Fields]) -> tuple[list[Fields], Kinds]:
@@ -89,9 +104,27 @@ def read_tools(tools: list[Fields]) -> tuple[list[Fields], Kinds]:
             made = _made(_KINDS[kind], tool, path)
             kinds[made["name"]] = _KINDS[kind]
             functions.append({"type": "function", "function": made})
+        elif kind == "namespace":
+            _add_members(tool, path, functions, kinds)
         elif not (isinstance(kind, str) and kind.startswith(LEFT_OUT)):
             raise _not_run(kind, path)
     return functions, kinds
+
+
+def _add_members(group: Mapping[str, Any], path: str, functions: list[Fields], kinds: Kinds) -> None:
+    """Add the functions of a group."""
+    namespace, members = _name(group, path), group.get("tools")
+    if not isinstance(members, list) or len(members) > MAX_TOOLS:
+        raise bad_request(f"{path}.tools: expected a list of at most {MAX_TOOLS} tools.", f"{path}.tools")
+    for index, tool in enumerate(members):
+        where = f"{path}.tools[{index}]"
+        if not isinstance(tool, Mapping) or tool.get("type") != "function":
+            raise _not_run(tool.get("type") if isinstance(tool, Mapping) else None, where)
+        made = _function(tool, where)
+        member = Member(namespace, made["function"]["name"])
+        made["function"]["name"] = member.whole
+        kinds[member.whole] = member
+        functions.append(made)
 
 
 def _not_run(kind: Any, path: str) -> ApiError:

@@ -14,7 +14,7 @@ import msgspec
 from dynamo.frontend.errors import ApiError
 from dynamo.frontend.openai.responses_input import sealed
 from dynamo.frontend.openai.responses_requests import named
-from dynamo.frontend.openai.responses_tools import Kinds, ToolKind, said_of
+from dynamo.frontend.openai.responses_tools import Kinds, Member, ToolKind, said_of
 from dynamo.frontend.responses.generation_events import CallArguments, CallBegun, Ended, Event, Usage
 from dynamo.llm.parsers.events import Content, Thought
 
@@ -190,9 +190,12 @@ class ResponsesWriter:
 
     def _call(self, event: CallBegun) -> None:
         self._close()  # the call before, by its own tool
-        self._tool = self._kinds.get(event.name)
+        tool = self._kinds.get(event.name)
+        self._tool = tool if isinstance(tool, ToolKind) else None
         kind = "function_call" if self._tool is None else self._tool.call
         item = {"id": self._id("fc"), "type": kind, "status": "in_progress", "call_id": event.id, "name": event.name}
+        if isinstance(tool, Member):
+            item |= {"name": tool.name, "namespace": tool.namespace}
         if self._tool is None:
             item["arguments"] = ""
         else:

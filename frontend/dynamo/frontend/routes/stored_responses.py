@@ -54,7 +54,7 @@ def stored_responses_router(services: Services) -> APIRouter:
 
     @router.delete("/v1/responses/{response_id}")
     async def delete_response(request: Request, response_id: str) -> Response:
-        """Forget a stored response; conversations that go on from it can't any more."""
+        """Delete a stored response; later requests can't continue it."""
         await _store(services).delete(_owner(request), response_id)
         return json_reply({"id": response_id, "object": "response", "deleted": True})
 

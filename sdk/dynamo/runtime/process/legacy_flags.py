@@ -3,7 +3,7 @@
 `FlagCommand` is the click command of all programs here. Before click sees the words, `modern` puts today's flags in
 the place of older ones; where one changes nothing or has another name, a line on standard error says so, and where
 ignoring one would do something else than its user wants, it is refused with what to do instead. The tables
-(`FORMER` of each program) are also what docs/reference/compatibility.md is made of; `PLANES` is common to all."""
+(`FORMER` of each program) are also what docs/reference/compatibility/index.md is made of; `PLANES` is common to all."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class LegacyFlag:
 
     @property
     def state(self) -> str:
-        """Return the state in the words of docs/reference/compatibility.md."""
+        """Return the state in the words of docs/reference/compatibility/index.md."""
         return REFUSED if self.refused else RENAMED if self.to else NEEDLESS
 
 

@@ -44,7 +44,7 @@ def setting(
     """Make a field of a settings class. `flags` adds spellings to the one derived from the field's name, or `name`.
 
     Of several `env` the first that is set counts. `aliases` are flags and variables of NVIDIA Dynamo's that mean the
-    same: they are accepted, and only docs/reference/compatibility.md names them.
+    same: they are accepted, and only docs/reference/compatibility/index.md names them.
     """
     spelled = {
         "help": help, "env": env, "flags": flags, "choices": choices, "hidden": hidden, "aliases": aliases,

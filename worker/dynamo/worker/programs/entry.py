@@ -35,7 +35,7 @@ GROUPS: Final = {
 }
 _CONNECTIONS: Final = (
     "etcd and NATS are found by ETCD_ENDPOINTS and NATS_SERVER. When frontends can route here, one line 'ready {…}' is "
-    "printed. Flags of older versions are understood: docs/reference/compatibility.md."
+    "printed. Flags of older versions are understood: docs/reference/compatibility/index.md."
 )
 _EXAMPLES: Final = {
     "mocker": "  python -m dynamo.mocker --model-path Qwen/Qwen3-0.6B --speedup-ratio 10\n"

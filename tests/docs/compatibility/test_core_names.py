@@ -1,4 +1,4 @@
-"""The rows of docs/reference/compatibility.md about `dynamo._core`: what they say is what happens."""
+"""The rows of docs/reference/compatibility/index.md about `dynamo._core`: what they say is what happens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sentence on every field of the bodies: `/openapi.json` and the HTTP reference show the same ones."""
+"""A sentence on every field of the bodies, for the HTTP reference, by the name of the OpenAPI schema."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ _CHAT: Final[Texts] = {
     "add_generation_prompt": "End the prompt with the beginning of an answer (default).",
     "continue_final_message": _UNUSED,
     "documents": _UNUSED,
-    "reasoning_effort": "Accepted and ignored; set the variable that the template knows in `chat_template_kwargs`.",
+    "reasoning_effort": "Given to the template, with `enable_thinking` (false for `none`).",
     "store": _UNUSED,
     "service_tier": _UNUSED,
     "safety_identifier": _UNUSED,
@@ -106,10 +106,10 @@ _RESPONSES: Final[Texts] = {
     "text": "Form of the text.",
     "reasoning": "How much the model should think.",
     "include": "Further parts of the answer, for example `message.output_text.logprobs`.",
-    "truncation": "Returned with the response; too long a conversation is always an error.",
+    "truncation": "`auto` drops the oldest messages until the rest fits; `disabled` refuses what is too long.",
     "store": "Keep the response, so that later requests can refer to it (default, where the frontend stores any).",
     "previous_response_id": "Stored response that this one continues.",
-    "background": "Not supported; only false is accepted.",
+    "background": "Answer at once, and produce the response in the background; `GET /v1/responses/ID` has it.",
     "conversation": "Not supported; only null is accepted.",
     "prompt": "Not supported; only null is accepted.",
     "safety_identifier": "Returned with the response.",
@@ -126,7 +126,7 @@ _MESSAGES: Final[Texts] = {
     "tool_choice": _TOOL_CHOICE,
     "thinking": "Whether the model should think before it answers.",
     "output_config": "Form of the answer, and how much effort it is worth.",
-    "cache_control": _UNUSED,
+    "cache_control": "Counted in `usage`; prefixes are cached without it.",
 }
 
 FIELD_TEXTS: Final[Mapping[str, Texts]] = {
@@ -181,7 +181,7 @@ FIELD_TEXTS: Final[Mapping[str, Texts]] = {
     },
     "ReasoningOptions": {
         "effort": "How much the model should think; passed to the template.",
-        "summary": "Returned with the response; thoughts are never summarised.",
+        "summary": "Have thoughts come as a summary; nobody shortens them.",
         "generate_summary": "The older name of `summary`.",
     },
     "Thinking": {

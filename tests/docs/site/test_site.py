@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from datetime import date
 from pathlib import Path
 
 import pytest
 from docs.site import links
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 NAV = re.findall(r": ([\w/.-]+\.md)$", (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2], re.MULTILINE)
 
 
@@ -44,3 +45,10 @@ def test_targets_are_paths_of_the_repository() -> None:
     """As they are written; code and foreign addresses are none."""
     text = "[a](../x.md#y) [b](https://c.d/e) [c](z.yaml)\n```\n[d](no.md)\n```\n"
     assert list(links.targets("docs/a/b.md", text)) == ["docs/x.md", "docs/a/z.yaml"]
+
+
+def test_old_sources_of_the_comparison_are_named() -> None:
+    """By the month in a link's title; the README's own links have one."""
+    text = '[a]: https://old.example "README, 2026-01"\n[b]: https://new.example "v2, 2026-10"\n'
+    assert links.stale(text, date(2026, 11, 23)) == ["https://old.example was read in 2026-01"]
+    assert len(links.stale((ROOT / "README.md").read_text(), date(2100, 1, 1))) >= 8

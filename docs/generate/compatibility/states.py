@@ -1,4 +1,4 @@
-"""Writes docs/reference/compatibility.md: `make generate`, checked by tests/test_docs.py.
+"""The states of NVIDIA Dynamo's words here: `pages.py` writes them down.
 
 The state of a flag, a form, a line or a variable is asked of the code; a name without a state is a `LookupError`, and
 so fails the test.
@@ -8,19 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import io
-import sys
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import click
-from docs.generate.compatibility import core_names, python_llm, runtime_names
-from docs.generate.compatibility.forms import FORMS
-from docs.generate.compatibility.nvidia_flags import FLAGS
-from docs.generate.compatibility.printed import TOPICS
-from docs.generate.compatibility.printed_row import ALL, TO_THE_ENGINE, Row
-from docs.generate.compatibility.routes import OF_WORKERS, ROUTES
-from docs.generate.compatibility.variables import NAMES, STATES
+from docs.generate.compatibility.printed_row import TO_THE_ENGINE, Row
+from docs.generate.compatibility.variables import STATES
 from docs.generate.configuration_page import CONNECTIONS, OTHERS
 
 from dynamo.cli.run.grammar import DEFAULTS, DYN, CommandError
@@ -40,41 +33,6 @@ from dynamo.worker.programs.gpu_engines import EngineProgramSettings
 from dynamo.worker.programs.mocker import MockerSettings
 from dynamo.worker.settings import WorkerSettings
 
-TITLE: Final = """# Compatibility
-
-Made from the code by `make generate`; don't edit it by hand.
-
-What people typed for Dynamo of three ages, and what becomes of it here. A is 0.1 to 0.3 (`dynamo-run`, 2025), B 0.4 to
-0.9, C 1.0 to 1.6 (`python -m dynamo.frontend` and its workers, 2026). Flags are those that its packages 0.3.2, 0.8.1
-and 1.6.1 print.
-
-| state | |
-| --- | --- |
-| works | as there, under the same name; where another name is given, under that one |
-| renamed | it is understood, and a line on standard error says today's name |
-| accepted, changes nothing | it is understood, and a line on standard error says why it needs no saying |
-| refused | exit code 2 and one sentence that says what to do instead |
-| passed to the engine | an argument of vLLM, SGLang or TensorRT-LLM, which judges it |
-| not read | a variable that changes nothing, and what does |
-| not there | an endpoint that answers 404 |
-| up to the engine | a line for vLLM, SGLang or TensorRT-LLM: the engine is told it; its page has the rest |
-| another way | what does it here |
-| nothing to do | a step that isn't needed |
-
-For Python names, refused means an `ImportError` or an `InvalidArgument` with that sentence; programs are in
-[endpoints.md](../how-to/program/endpoints.md).
-
-Where NVIDIA Dynamo errs, this is right instead: `/health` is 503 while no worker is there; `finish_reason` is never
-null at the end of a stream; `tokens_out` of a batch counts the tokens that were produced, not those of the text again;
-a bad line of a batch doesn't end it; `--help` ends with exit code 0.
-"""
-GUIDES: Final = f"""## What its guides print
-
-The guides to `dynamo-run` of {", ".join(ALL[:-1])} and {ALL[-1]}, whole: each command and
-program, in our words. What stands in capitals is the reader's own. The last column is a test that does it, on real
-parts: processes as they are typed, an etcd, a NATS, small models; for engines that want GPUs up to where their package
-isn't there.
-"""
 WORKS: Final = "works"
 _WANT_GPUS: Final = ("sglang", "trtllm", "vllm")
 PASSED: Final = "passed to the engine"
@@ -147,7 +105,7 @@ def variable_state(name: str) -> tuple[str, str]:
         return WORKS, reader
     if name in STATES:
         return STATES[name]
-    for former in _formers():
+    for former in former_flags():
         if name in former.env.split(", "):
             return "not read", _remark(former)
     raise LookupError(f"{name} has no state: add it to variables.py")
@@ -161,9 +119,15 @@ def _fields_of(name: str) -> Iterable[str]:
                 yield option.name.replace("_", "-")
 
 
-def _formers() -> Iterable[LegacyFlag]:
+def former_flags() -> Iterable[LegacyFlag]:
     for program in PROGRAMS.values():
         yield from program.former
+
+
+def own_default(program: str, flag: str) -> str:
+    """Return the default that a flag has here; empty where it has none."""
+    own = (option for option in options(PROGRAMS[program].settings) if isinstance(option, click.Option))
+    return next((f"{option.default}" for option in own if flag in (*option.opts, *option.secondary_opts)), "")
 
 
 def line_state(words: Sequence[str]) -> tuple[str, str]:
@@ -198,68 +162,3 @@ def row_state(row: Row) -> tuple[str, str]:
         raise LookupError(f"what the guides print of {row.name!r} has no state: say it in its row")
     plain = row.here if state == WORKS and row.here else "; ".join(filter(None, (row.here, said)))
     return state, plain
-
-
-def render() -> str:
-    """Write the whole page."""
-    forms = []
-    for form, ages, line, what in FORMS:
-        state, why = line_state(line.split())
-        forms.append((_code(form), ages, state, what if state == WORKS else f"{what}: {why}"))
-    parts = [TITLE, "## in= and out=\n\n" + _table(("form", "ages", "state", "here"), forms)]
-    parts.append(GUIDES)
-    for topic, rows in TOPICS.items():
-        parts.append(f"### {topic}\n\n" + _table(("printed", "in", "state", "here", "test"), map(_printed, rows)))
-    for program, by_age in FLAGS.items():
-        parts.append(f"## {program}\n\n" + _table(("flag", "ages", "state", "here"), _flags(program, by_age)))
-    parts.append("## Variables\n\n" + _table(("variable", "state", "here"), _variables()))
-    routes = [(_code(f"{method} {path}"), *rest) for method, path, *rest in ROUTES]
-    parts.append("## HTTP\n\n" + _table(("endpoint", "ages", "state", "here"), routes))
-    parts.append("## Endpoints of workers\n\n" + _table(("endpoint", "ages", "state", "here"), OF_WORKERS))
-    head = ("name", "ages", "state", "here")
-    parts.append("## Python: dynamo.runtime\n\n" + _table(head, runtime_names.rows()))
-    calls = [(_code(call), *rest) for call, *rest in python_llm.FORMS]
-    names = [(_code(name), *rest) for name, *rest in python_llm.rows()]
-    about = (
-        f"{python_llm.ABOUT}\n\n"
-        + _table(("call", "ages", "state", "here"), calls)
-        + "\n"
-        + _table(("name", "ages", "state", "here"), names)
-    )
-    parts.append(f"## Python: {python_llm.MODULE}\n\n" + about)
-    parts.append(f"## Python: {core_names.MODULE}\n\n{core_names.ABOUT}\n\n" + _table(head, core_names.rows()))
-    return "\n".join(parts)
-
-
-def _printed(row: Row) -> tuple[str, ...]:
-    return (_code(row.what) if row.is_line else row.what, ", ".join(row.pages), *row_state(row), _code(row.test))
-
-
-def _flags(program: str, ages: dict[str, str]) -> Iterable[tuple[str, ...]]:
-    flags_of_ages = sorted((flag, age) for age, flags in ages.items() for flag in flags.split())
-    for flag, age in flags_of_ages:
-        yield (_code(flag), age, *flag_state(program, flag))
-
-
-def _variables() -> Iterable[tuple[str, ...]]:
-    of_flags = {name for former in _formers() for name in former.env.split(", ") if name and "*" not in name}
-    for name in sorted({*NAMES.split(), *of_flags}):
-        yield (_code(name), *variable_state(name))
-
-
-def _code(text: str) -> str:
-    return f"`{text}`"
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
-    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
-
-
-def main() -> None:
-    """Write the file that is named."""
-    Path(sys.argv[1]).write_text(render())
-
-
-if __name__ == "__main__":
-    main()
