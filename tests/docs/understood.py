@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
-import jsonschema
+import jsonschema  # type: ignore[import-untyped]
 import pytest
 import yaml
 from docs.generate import commands_page

@@ -153,7 +153,8 @@ def _objects(operations: list[Operation], schemas: Json) -> Iterator[str]:
 
 def _type(field: Json, schemas: Json) -> str:
     """Return a field's type in words, without null, which every optional field may be."""
-    kinds = [kind for kind in field.get("anyOf", field.get("oneOf", [field])) if kind.get("type") != "null"]
+    forms: list[Json] = field.get("anyOf") or field.get("oneOf") or [field]
+    kinds = [kind for kind in forms if kind.get("type") != "null"]
     words = dict.fromkeys(filter(None, (_kind(kind, schemas) for kind in kinds)))
     return " or ".join(words) or ("null" if field.get("type") == "null" else "anything")
 
@@ -183,10 +184,11 @@ def _kind(kind: Json, schemas: Json) -> str:
 
 
 def _bounds(kind: Json) -> str:
-    least = kind.get("minimum", kind.get("exclusiveMinimum", -math.inf))
-    most = kind.get("maximum", math.inf)
-    begin = "above" if "exclusiveMinimum" in kind else "from"
-    lower = f" {begin} {least:g}" if least > -_FAR else ""
+    begin = "exclusiveMinimum" if "exclusiveMinimum" in kind else "minimum"
+    least: float = kind.get(begin, -math.inf)
+    most: float = kind.get("maximum", math.inf)
+    word = "from" if begin == "minimum" else "above"
+    lower = f" {word} {least:g}" if least > -_FAR else ""
     return lower + (f" to {most:g}" if most < _FAR else "")
 
 

@@ -57,7 +57,7 @@ def prompt_of(speaker: Any) -> str:
 
 def test_codexs_tools(talking: Any, speaker: Any) -> None:
     """Calls come as items of the tool's own kind; the model sees functions, none that others run, and its own calls."""
-    calls = (("apply_patch", {"input": PATCH}), ("local_shell", {"command": ["ls", "-l"]}), ("agents__close", {}))
+    calls: Any = (("apply_patch", {"input": PATCH}), ("local_shell", {"command": ["ls", "-l"]}), ("agents__close", {}))
     speaker.answer = "".join(call(name, arguments) for name, arguments in calls)
     with talking.client() as client:
         events = list(client.responses.create(model="m", input="hi", tools=CODEX, stream=True, store=False))

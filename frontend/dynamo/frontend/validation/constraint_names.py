@@ -44,7 +44,7 @@ _CONSTRAINTS: Final = (
     "guided_structural_tag", "guided_whitespace_pattern", "tool_choice", "tools", "json_schema", "ebnf", "logit_bias",
     *_UNSERVED,
 )  # fmt: skip
-_NOTHING: Final = (None, False, "", [], {})
+_NOTHING: Final[tuple[Any, ...]] = (None, False, "", [], {})
 """Values that ask for nothing."""
 _BEGINNINGS: Final = ("guided", "structured", "constrain")
 _WITHIN: Final = ("grammar", "regex", "schema", "format")
