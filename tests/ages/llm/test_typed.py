@@ -59,7 +59,7 @@ def test_an_installation_without_a_layer_is_told_what_to_install(monkeypatch: py
         (upper_layers.talk, "run_input needs the cli", "cli"),
     )
     for find, words, extra in wanted:
-        with pytest.raises(InvalidArgument, match=rf"{words}, which is not .*dynamo-pipelines\[{extra}\]"):
+        with pytest.raises(InvalidArgument, match=rf"{words}, which is not .*'\.\[{extra}\]'"):
             find(words.split()[0])
 
 

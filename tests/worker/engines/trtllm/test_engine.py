@@ -242,7 +242,7 @@ def test_without_the_package(model: LocalModel, monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setitem(sys.modules, "tensorrt_llm", None)
 
     async def main() -> None:
-        with pytest.raises(InvalidArgument, match=r"it needs: pip install .*NVIDIA's package index"):
+        with pytest.raises(InvalidArgument, match=r"run pip install .*NVIDIA's package index"):
             await trtllm.TrtLlm(WorkerSettings(engine="trtllm"), model).start()
 
     asyncio.run(main())
