@@ -18,10 +18,10 @@ from dynamo.frontend.anthropic.openapi import DESCRIBED as MESSAGES
 from dynamo.frontend.errors import ApiError, bad_request, internal, to_api_error, unknown_route, wrong_method
 from dynamo.frontend.http.guard import PROBES, Guard, is_system
 from dynamo.frontend.http.requests import ClientGone, Receive, Scope, header, request_id
-from dynamo.frontend.http.responses import error_reply
 from dynamo.frontend.openai.openapi import describe
 from dynamo.frontend.openai.responses_openapi import DESCRIBED as RESPONSES
 from dynamo.frontend.responses.answer_structs import ANSWERS
+from dynamo.frontend.responses.cold_replies import error_reply
 from dynamo.frontend.responses.stream import Headers, Send, respond_error
 from dynamo.frontend.routes.busy_threshold import busy_router
 from dynamo.frontend.routes.embeddings import EmbedRoute

@@ -16,10 +16,10 @@ from msgspec import Meta
 from dynamo.frontend.errors import ApiError, model_not_found
 from dynamo.frontend.http.guard import is_local
 from dynamo.frontend.http.requests import check_json, read_body
-from dynamo.frontend.http.responses import json_reply
 from dynamo.frontend.openai import requests as openai
 from dynamo.frontend.openai.body import decode
 from dynamo.frontend.openai.request_structs import Name
+from dynamo.frontend.responses.cold_replies import json_reply
 from dynamo.frontend.routing.admission_policy import Thresholds
 from dynamo.frontend.routing.model_set import ModelSet
 from dynamo.frontend.services import Services

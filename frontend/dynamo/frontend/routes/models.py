@@ -12,10 +12,10 @@ from dynamo.frontend.anthropic.errors import MessagesError
 from dynamo.frontend.anthropic.models import VERSION, described, listed
 from dynamo.frontend.errors import ApiError, bad_request, model_not_found
 from dynamo.frontend.health import readiness
-from dynamo.frontend.http.responses import json_reply
 from dynamo.frontend.openai import requests as openai
 from dynamo.frontend.openai.body import decode
 from dynamo.frontend.openai.request_structs import DetokenizeRequest, TokenizeRequest
+from dynamo.frontend.responses.cold_replies import json_reply
 from dynamo.frontend.responses.stream import Headers
 from dynamo.frontend.routes.model_request import SHORT_BODY, Intake
 from dynamo.frontend.routing.model_pool import ModelPool

@@ -24,10 +24,10 @@ from dynamo.frontend.errors import bad_request
 from dynamo.frontend.http.asgi_call import Exchange
 from dynamo.frontend.http.connection import CONNECTION
 from dynamo.frontend.http.requests import Receive, Scope
-from dynamo.frontend.http.responses import json_reply
 from dynamo.frontend.openai import requests as openai
 from dynamo.frontend.openai.body import decode
 from dynamo.frontend.openai.request_structs import RerankRequest, ScoreRequest
+from dynamo.frontend.responses.cold_replies import json_reply
 from dynamo.frontend.responses.stream import Headers
 from dynamo.frontend.routes.embeddings import EmbedRoute
 from dynamo.frontend.routes.model_request import Intake

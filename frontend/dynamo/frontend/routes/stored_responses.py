@@ -13,7 +13,7 @@ from fastapi.responses import Response
 
 from dynamo.frontend.errors import ApiError, bad_request
 from dynamo.frontend.http.requests import headers_of
-from dynamo.frontend.http.responses import json_reply
+from dynamo.frontend.responses.cold_replies import json_reply
 from dynamo.frontend.routes.events_reply import EventsReply
 from dynamo.frontend.services import Services
 from dynamo.frontend.stored.directory import Item, ResponseDirectory, items_of

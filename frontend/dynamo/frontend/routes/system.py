@@ -10,8 +10,8 @@ from fastapi.responses import Response
 
 from dynamo.frontend.health import health
 from dynamo.frontend.http.guard import DETAILS
-from dynamo.frontend.http.responses import json_reply
 from dynamo.frontend.metrics import CONTENT_TYPE
+from dynamo.frontend.responses.cold_replies import json_reply
 from dynamo.frontend.routes.docs_page import HEADERS, page
 from dynamo.frontend.services import Services
 

@@ -16,12 +16,12 @@ from dynamo.frontend.anthropic.request_structs import CountTokensRequest
 from dynamo.frontend.anthropic.requests import read_prompt
 from dynamo.frontend.errors import ApiError
 from dynamo.frontend.http.requests import headers_of
-from dynamo.frontend.http.responses import json_reply
 from dynamo.frontend.images.parts import images_in
 from dynamo.frontend.limits.concurrency_limits import caller_of
 from dynamo.frontend.openai.body import decode
 from dynamo.frontend.openai.responses_requests import read_responses
 from dynamo.frontend.openai.responses_structs import ResponsesRequest
+from dynamo.frontend.responses.cold_replies import json_reply
 from dynamo.frontend.routes.earlier import Earlier, looked_up, names_stored
 from dynamo.frontend.routes.messages import check_version
 from dynamo.frontend.routes.model_request import SHORT_BODY, Intake
