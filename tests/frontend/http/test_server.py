@@ -254,14 +254,18 @@ def test_client_that_disappears_frees_the_engine(served: Any, echo: Any, within:
     assert served.metric("inflight_requests", model="m") == 0
 
 
-def test_half_closed_client_is_gone(served: Any, echo: Any, within: Any) -> None:
-    """A client that closes its sending side counts as gone: nothing hangs, the engine is free."""
+def test_half_closed_client_is_answered(served: Any, echo: Any, within: Any) -> None:
+    """A client that closes its sending side may still read: it gets its stream. One that closes it all is gone."""
+    with served.socket() as sock:
+        sock.sendall(request(STREAM))
+        sock.shutdown(socket.SHUT_WR)
+        assert b"data: [DONE]" in read_to_end(sock)
     echo.delay = 0.01
     with served.socket() as sock:
         sock.sendall(request(STREAM))
         within("the engine has it", lambda: echo.running == 1)
         sock.shutdown(socket.SHUT_WR)
-        within("the engine is free", lambda: echo.running == 0, 2)
+    within("the engine is free", lambda: echo.running == 0, 2)
 
 
 def test_half_closed_inside_the_body(served: Any) -> None:

@@ -132,7 +132,7 @@ def test_templates_from_every_place(checkout: Path, cache: FileCache) -> None:
     assert prompts() == ("json", "tools beside")
     (checkout / "chat_template.jinja").write_text("beside")
     assert prompts() == ("beside", "tools beside")
-    assert prompts("{{ messages[0].content }}!") == ("x!", "x!")
+    assert prompts("{{ messages[0].content }}!{# of tools, nothing #}") == ("x!", "x!")
     with pytest.raises(InvalidArgument, match="line 1"):
         prompts("{% if %}")
 
