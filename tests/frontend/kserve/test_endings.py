@@ -37,7 +37,7 @@ def test_a_client_that_does_not_read_is_cut_off(kserve: Any, engines: Any, withi
     """After --write-timeout-secs, or a megabyte: the engine is freed, others aren't held back."""
     site = kserve(write_timeout_secs=1.0)
     engine = engines()
-    site.worker(engine, context_length=1 << 20)
+    site.worker(engine, context_length=1 << 21)
     request = ModelInferRequest(model_name="m")
     request.inputs.add(name="text_input", datatype="BYTES", shape=[1], contents={"bytes_contents": [b"x" * 1000]})
     request.inputs.add(name="streaming", datatype="BOOL", shape=[1], contents={"bool_contents": [True]})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from random import Random
 from typing import Any
@@ -173,7 +174,7 @@ def test_every_end_gives_the_place_back(make_site: Any, engines: Any, within: An
         one.sendall(head % 100 + b"{")
         assert one.recv(100).startswith(b"HTTP/1.1 408 ")
         within("free after a late body", free)
-    raw = json.dumps({**ASKED, "prompt": "x" * 900, "max_tokens": 900, "stream": True}).encode()
+    raw = json.dumps({**ASKED, "prompt": "x" * 900, "max_tokens": 100, "stream": True}).encode()
     with site.socket() as one:
         one.sendall(head % len(raw) + raw)
         assert one.recv(100)
@@ -185,7 +186,7 @@ def test_connections_are_bounded(make_site: Any, engines: Any, within: Any) -> N
     """Where all others are at work, one too many is told so, whatever it would ask; when one ends there is room."""
     site = make_site(max_connections=3)
     site.worker(engines(delay=0.01))
-    raw = json.dumps({**ASKED, "prompt": "x" * 900, "max_tokens": 900, "stream": True}).encode()
+    raw = json.dumps({**ASKED, "prompt": "x" * 900, "max_tokens": 100, "stream": True}).encode()
     busy = [site.socket() for _ in range(3)]
     for one in busy:
         one.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(raw) + raw)
@@ -261,6 +262,7 @@ def test_one_model_s_long_prompts_leave_threads_to_others(
     within("these wait, too", lambda: site.metric("inflight_requests", model="m") == 15)
     for one in left:
         one.close()
+    time.sleep(0.6)  # a client that closed may have closed one half: it is asked for some tenths of a second
     assert site.post(TEXT, {**long, "model": "n"}).status_code == 200
     assert 0 < entered.count("m") < 12
     site.call(gate.set)

@@ -231,6 +231,7 @@ class ResponsesJob(EventJob):
         if self._services.stored is not None and size:
             self._services.stored.store.release(self._owner, size)
         super().leave()
+        self._writing = None  # which knows this job: else both stay until the next garbage collection
 
     # In the background.
 
