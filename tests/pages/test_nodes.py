@@ -18,7 +18,7 @@ from dynamo.worker.engines.sglang.arguments import argv
 pytestmark = [pytest.mark.processes, pytest.mark.servers, pytest.mark.timeout(200)]
 
 
-MISSING = re.compile(r"pip install .dynamo-pipelines\[(sglang|vllm)\]")
+MISSING = re.compile(r"pip install -e .\.\[(sglang|vllm)\]")
 
 
 def address() -> str:

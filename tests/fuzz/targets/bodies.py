@@ -22,6 +22,7 @@ NAME: Final = "bodies"
 MODELS: Final = (MODEL, GEMMA, TOOLS, VECTORS)
 MILLISECONDS: Final = 5_000
 """The time limit that most requests name: a model would answer until its context is full."""
+OF_VECTORS: Final = ("/v1/embeddings", "/v1/rerank", "/v1/score")
 NOBODY: Final = "nobody"
 """A model that isn't served."""
 _HOLE: Final = "@@hole-{}@@"
@@ -38,6 +39,7 @@ _FITTING: Final[dict[str, Any]] = {
     "session_id": "s", "action": "open", "functions": None, "suffix": None, "prompt_logprobs": None,
     "chat_template_kwargs": {"enable_thinking": False}, "chat_template_args": {}, "function_call": None,
     "max_output_tokens": 8, "instructions": "Be brief.", "system": "Be brief.", "store": True, "truncation": "auto",
+    "query": "text", "text_1": "text", "text_2": ["text"],
     "reasoning": {"effort": "low"}, "text": {"format": {"type": "text"}}, "thinking": {"type": "enabled"},
 }  # fmt: skip
 _ALONE: Final = (("guided_json", "guided_regex", "guided_choice", "guided_grammar"),)
@@ -47,7 +49,9 @@ REQUIRED: Final = {"/v1/chat/completions": ("model", "messages"), "/v1/completio
                    "/detokenize": ("model", "tokens"), "/busy_threshold": ("model",),
                    "/v1/responses": ("model", "input"), "/v1/responses/input_tokens": ("model", "input"),
                    "/v1/messages": ("model", "messages", "max_tokens"),
-                   "/v1/messages/count_tokens": ("model", "messages")}  # fmt: skip
+                   "/v1/messages/count_tokens": ("model", "messages"),
+                   "/v1/rerank": ("model", "query", "documents"),
+                   "/v1/score": ("model", "text_1", "text_2")}  # fmt: skip
 
 
 def kinds() -> dict[str, type[msgspec.Struct]]:
@@ -135,7 +139,7 @@ def _around(random: Random, path: str, kind: type[msgspec.Struct]) -> dict[str, 
     """Some fitting fields beside the hostile one."""
     names = {field.encode_name for field in msgspec.structs.fields(kind)}
     here: dict[str, Any] = {name: 8 for name in ("max_tokens", "max_output_tokens") if name in names}
-    here["model"] = VECTORS if path == "/v1/embeddings" else random.choice((MODEL, MODEL, GEMMA, TOOLS))
+    here["model"] = VECTORS if path in OF_VECTORS else random.choice((MODEL, MODEL, GEMMA, TOOLS))
     if path == "/busy_threshold":  # from this machine it may be changed, and a low one refuses all others
         here["model"] = NOBODY
     if "stream" in names:

@@ -85,7 +85,8 @@ def _describe(models: ModelSet, pool: ModelPool) -> dict[str, Any]:
 def _tokenizer_info(pool: ModelPool, name: str) -> dict[str, Any]:
     served = pool.served()
     if not name and len(served) != 1:
-        raise bad_request("model: several models are served, or none; name one as ?model=NAME.", "model")
+        text = "model: several models are served, or none; name one as ?model=NAME."
+        raise ApiError(404, text, code="model_not_found", param="model")
     models = pool.find(name or served[0].name)
     if models.model is None or models.model.preprocessor is None:
         text = f"The model '{models.name}' takes text; it has no tokenizer here."

@@ -76,7 +76,9 @@ async def _answered(
     try:
         raw = await intake.read(scope, receive)
         async with intake.turn() as turn:
-            asked, scored = await turn.run(lambda: _understood(intake, raw, kind, headers, read))
+            asked = await turn.run(lambda: _understood(intake, raw, kind, headers))
+            services.pool.find(asked.model)  # 404 before anything is said of its texts
+            scored = await turn.run(lambda: read(asked))
     finally:
         intake.leave()  # the call for vectors counts from now on
     exchange = await _vectors(embed, scope, receive, asked.model, scored.texts)
@@ -87,13 +89,10 @@ async def _answered(
     return json_reply(body, headers=headers)
 
 
-def _understood(
-    intake: Intake, raw: bytes, kind: type[Any], headers: Headers, read: Callable[[Any], Scored]
-) -> tuple[Any, Scored]:
+def _understood(intake: Intake, raw: bytes, kind: type[Any], headers: Headers) -> Any:
     body = decode(raw, kind)
     intake.check_fields(body, kind, headers)
-    asked = openai.convert(body, kind)
-    return asked, read(asked)
+    return openai.convert(body, kind)
 
 
 async def _vectors(embed: EmbedRoute, scope: Scope, receive: Receive, model: str, texts: list[str]) -> Exchange:

@@ -30,9 +30,16 @@ _PAGE: Final = [
         ("after", {"type": "string"}),
     )
 ]
+_LATEST: Final = 999_999_999
+"""Number of an event, at most."""
 _STREAM: Final = [
     {"name": "stream", "in": "query", "required": False, "schema": {"type": "boolean", "default": False}},
-    {"name": "starting_after", "in": "query", "required": False, "schema": {"type": "integer", "minimum": 0}},
+    {
+        "name": "starting_after",
+        "in": "query",
+        "required": False,
+        "schema": {"type": "integer", "minimum": 0, "maximum": _LATEST},
+    },
 ]
 _PREFIXES: Final = {"message": "msg", "reasoning": "rs", "function_call": "fc", "function_call_output": "fco"}
 
@@ -121,7 +128,7 @@ def _number(request: Request) -> int | None:
     after = asked.get("starting_after")
     if after is None:
         return 0
-    if not (after.isascii() and after.isdecimal() and len(after) < 10):
+    if not (after.isascii() and after.isdecimal() and len(after) <= len(str(_LATEST))):
         raise bad_request("starting_after: expected the sequence_number of an event.", "starting_after")
     return int(after) + 1
 

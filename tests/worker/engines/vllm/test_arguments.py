@@ -118,5 +118,5 @@ def test_what_cant_be_served_is_refused_at_once(model: LocalModel, flags: dict[s
 
 def test_without_vllm_it_says_how_to_install_it() -> None:
     """The development environment has none."""
-    with pytest.raises(InvalidArgument, match=r"not installed: pip install 'dynamo-pipelines\[vllm\]'"):
+    with pytest.raises(InvalidArgument, match=r"not installed: run pip install -e '\.\[vllm\]'"):
         create_engine(WorkerSettings(engine="vllm"), MODEL)
