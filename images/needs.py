@@ -1,5 +1,6 @@
 """Print what an image needs from the Python index: `needs.py [--alone] pyproject.toml EXTRA...`, a requirement a line.
 
+`--variant cuda`: the engine's build for that device, where its authors publish one under a name of its own.
 `--alone`: only what the extras name, for a part that imports nothing of the runtime.
 `pyproject.toml` stays the one place that says it; the answer, not that file, decides whether packages install anew.
 """
@@ -14,6 +15,17 @@ from typing import Any
 
 # Engines that are part of the worker itself; every other one is an extra of its own name.
 BUILT_IN = ("mocker", "echo_core", "echo_full", "python")
+
+# Wheels that bring the same modules under another name.
+VARIANTS = {"cuda": {"mistralrs": "mistralrs-cuda"}}
+
+
+def of_variant(lines: list[str], variant: str) -> list[str]:
+    """The requirements with the names of the variant's wheels; the bounds stay."""
+    if variant not in VARIANTS:
+        raise SystemExit(f"{variant} is no variant: use {', '.join(VARIANTS)}, or leave it out")
+    names = VARIANTS[variant]
+    return sorted(re.sub(r"^[\w.-]+", lambda found: names.get(found[0], found[0]), line) for line in lines)
 
 
 def needs(project: dict[str, Any], extras: list[str], alone: bool = False) -> list[str]:
@@ -34,9 +46,11 @@ def needs(project: dict[str, Any], extras: list[str], alone: bool = False) -> li
 
 def main(words: list[str]) -> None:
     """Print the answer."""
-    alone, (path, *extras) = "--alone" in words, [word for word in words if word != "--alone"]
+    variant = words[words.index("--variant") + 1] if "--variant" in words else ""
+    alone, (path, *extras) = "--alone" in words, [w for w in words if w not in ("--alone", "--variant", variant)]
     project = tomllib.loads(Path(path).read_text())["project"]
-    sys.stdout.write("\n".join(needs(project, extras, alone)) + "\n")
+    lines = needs(project, extras, alone)
+    sys.stdout.write("\n".join(of_variant(lines, variant) if variant else lines) + "\n")
 
 
 if __name__ == "__main__":

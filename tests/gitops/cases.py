@@ -58,6 +58,7 @@ HEALTH: Mapping[Reason, Health | None] = {
     Reason.FORBIDDEN: Health.PROGRESSING,
     Reason.API_SERVER_FAILING: Health.PROGRESSING,
     Reason.INVALID_SPEC: Health.DEGRADED,
+    Reason.MISSING_IMAGE: Health.DEGRADED,
     Reason.ADMISSION_REJECTED: Health.DEGRADED,
     Reason.NAME_CONFLICT: Health.DEGRADED,
     # Of other conditions than Ready: they say nothing of the whole.
@@ -88,6 +89,9 @@ PODS: Mapping[Reason, Object] = {
 
 TROUBLES: Mapping[Reason, Trouble] = {
     Reason.INVALID_SPEC: Trouble(Reason.INVALID_SPEC, "spec.components[0].engineArgs: no such flag", final=True),
+    Reason.MISSING_IMAGE: Trouble(
+        Reason.MISSING_IMAGE, "spec.components[0]: no image is configured for engine vllm", final=True
+    ),
     Reason.ADMISSION_REJECTED: Trouble(
         Reason.ADMISSION_REJECTED, "StatefulSet llama-worker: spec.template is invalid", final=True
     ),

@@ -30,6 +30,26 @@ def pipeline(spec: Spec, name: str = "llama") -> DynamoPipeline:
 
 SMALLEST: Spec = {"components": [{"engine": "mocker"}]}
 
+PLACEMENT: Spec = {
+    "image": "lab/vllm:1@sha256:0",
+    "nodeSelector": {"gpu.example.com/product": "H100"},
+    "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
+    "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+        {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}]}}},
+    "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}],
+    "runtimeClassName": "nvidia",
+    "priorityClassName": "serving",
+    "schedulerName": "volcano",
+    "queueName": "gpus",
+    "gangScheduling": True,
+    "resourceClaims": [
+        {"name": "link", "resourceClaimName": "fabric"},
+        {"name": "gpus", "resourceClaimTemplateName": "h100", "request": "gpu"},
+    ],
+    "startupTimeoutSeconds": 1800,
+}  # fmt: skip
+"""Every field of `api/placement.py`, for a worker of several nodes."""
+
 FULL: Spec = {
     "namespace": "shared",
     "restart": "2026-11-21",
@@ -85,6 +105,7 @@ FULL: Spec = {
             "resources": {"limits": {"memory": "64Gi"}},
             "accelerator": {"resource": "amd.com/gpu", "count": 4},
             "sharedMemory": "16Gi",
+            **PLACEMENT,
             "podTemplate": {
                 "metadata": {"labels": {"team": "a"}},
                 "spec": {"tolerations": [{"key": "gpu", "operator": "Exists"}], "priorityClassName": "high"},
@@ -150,6 +171,13 @@ def _components(draw: st.DrawFn) -> Spec:
         "sharedMemory": st.sampled_from([1, "2Gi"]),
         "accelerator": st.sampled_from([{}, {"resource": "amd.com/gpu"}, {"count": 0}, {"count": 3}]),
         "podTemplate": _POD_TEMPLATE,
+        "image": st.just("lab/worker:1"),
+        "tolerations": st.sampled_from([[], [{"operator": "Exists"}], [{"key": "a", "value": "b"}]]),
+        "nodeSelector": st.sampled_from([{}, {"a/b": ""}]),
+        "resourceClaims": st.sampled_from([[], PLACEMENT["resourceClaims"]]),
+        "topologySpreadConstraints": st.just(PLACEMENT["topologySpreadConstraints"]),
+        "queueName": st.just("gpus"),
+        "startupTimeoutSeconds": st.integers(1, 9),
     }
     return found | draw(st.fixed_dictionaries({}, optional=optional))
 
@@ -199,7 +227,9 @@ def specs(draw: st.DrawFn) -> Spec:
                 "toolCallParser": st.just("hermes"),
                 "reasoningParser": st.just("qwen3"),
                 "tokenSecret": st.just({"name": "hf"}),
-                "cache": st.sampled_from([{"size": "1Gi"}, {"size": 5, "accessMode": "ReadWriteOnce"}]),
+                "cache": st.sampled_from(
+                    [{"size": "1Gi"}, {"size": 5, "accessMode": "ReadWriteOnce"}, {"claimName": "hub"}]
+                ),
             },
         )
     )

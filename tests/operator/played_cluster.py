@@ -8,6 +8,8 @@ from collections.abc import Collection, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
+from tests.operator.rendered import IMAGES
+
 from dynamo.operator.api.v1alpha1 import DynamoPipeline
 from dynamo.operator.cluster.changes import changes
 from dynamo.operator.cluster.observe import Observed, observe
@@ -19,7 +21,7 @@ from dynamo.operator.plan.workload import Plan
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 CLUSTER = Environment(("http://etcd:2379",), "nats://nats:4222", kubernetes_namespace="serving")
-CLUSTER_SETTINGS = ClusterSettings("dynamo/frontend:1", {"default": "dynamo/worker:1"})
+CLUSTER_SETTINGS = ClusterSettings("dynamo/frontend:1", IMAGES)
 
 
 def planned(pipeline: DynamoPipeline, cluster: ClusterSettings = CLUSTER_SETTINGS) -> Plan:

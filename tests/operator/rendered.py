@@ -7,16 +7,18 @@ from typing import Any
 
 from tests.operator.pipelines import Spec, pipeline
 
+from dynamo.engine_catalog import CATALOG
 from dynamo.operator.api.v1alpha1 import DynamoPipeline
 from dynamo.operator.manifests.context import ClusterSettings, Manifest
 from dynamo.operator.manifests.render import manifests, with_images
 from dynamo.operator.plan.plan import Environment, plan
 
 CLUSTER = Environment(("http://etcd:2379",), "nats://nats:4222", kubernetes_namespace="serving", grace_seconds=600)
-CLUSTER_SETTINGS = ClusterSettings("dynamo/frontend:1", {"default": "dynamo/worker:1", "vllm": "dynamo/worker-vllm:1"})
+IMAGES = {"default": "dynamo/worker:1"} | {e: f"dynamo/worker-{e}:1" for e, t in CATALOG.items() if t.extra}
+CLUSTER_SETTINGS = ClusterSettings("dynamo/frontend:1", IMAGES)
 SECURED = ClusterSettings(
     "dynamo/frontend:1",
-    {"default": "dynamo/worker:1"},
+    IMAGES,
     pull_secrets=("registry",),
     fs_group=None,
     network_policies=False,

@@ -10,6 +10,7 @@ import asyncio
 import functools
 import json
 import os
+import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -86,6 +87,7 @@ RIGS: Final = {
     "sglang": Kind("sglang", write_checkout, SGLANG, real=True, apart=True),
     "vllm": Kind("vllm", write_checkout, VLLM, real=True, apart=True),
     "openai": Kind("openai", write_gguf, server="llamacpp"),
+    "openai-vllm": Kind("openai", write_checkout, server="vllm", real=True, apart=True),
     "openai-text": Kind("openai", write_gguf, server="openai", mode="text"),
     "pystr": Kind("python", file=_TEXT_FILE, mode="text"),
     "pytok": Kind("python", file=_TOKENS_FILE, mode="tokens"),
@@ -156,7 +158,17 @@ def arguments_of(name: str) -> str:
         return kind.arguments
     path = opened(name)[0].path
     assert path is not None
+    if kind.server == "vllm":
+        return json.dumps({"command": _vllm_server(path), "api": "vllm"})
     return json.dumps({"url": llama_server(path).listening_address, "api": kind.server})
+
+
+def _vllm_server(path: Path) -> list[str]:
+    """The command of a vLLM that the worker starts; not `vllm`, which wants a package of that name."""
+    options = json.loads(VLLM).items()
+    flags = [f"--{name.replace('_', '-')}" + ("" if value is True else f"={value}") for name, value in options]
+    server = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(path)]
+    return [*server, "--host", "127.0.0.1", "--port", "{port}", "--served-model-name", "m", *flags]
 
 
 def model_path_of(name: str) -> str:

@@ -263,12 +263,12 @@ def test_a_killed_engine_fails_its_streams_as_a_thing_to_try_elsewhere(rig: Rig,
         async with rig.client() as (runtime, client):
             await client.wait_for_instances()
             key = InstanceKey(rig.path, ready["instance"])
-            streams = [Stream(runtime, key, 300, list(range(5, 105))) for _ in range(3)]
+            streams = [Stream(runtime, key, 300, list(range(5, 105))) for _ in range(8)]
             await streams[0].begun()
             worker.process.kill()
-            for stream in streams:
-                error = await asyncio.wait_for(stream.ended, 30)
-                assert error is not None
-                assert error.retryable
+            errors = [await asyncio.wait_for(stream.ended, 30) for stream in streams]
+            cut = [error for error in errors if error is not None]  # a fast engine may be done with the first ones
+            assert cut
+            assert all(error.retryable for error in cut)
 
     asyncio.run(main())

@@ -45,6 +45,6 @@
 {{- end -}}
 {{- end -}}
 {{- if not (hasKey .Values.pipelines.images.workers "default") -}}
-{{- fail "\n\npipelines.images.workers.default is missing: name the image for engines without an entry of their own." -}}
+{{- fail "\n\npipelines.images.workers.default is missing: name the image for mocker, echo_core, echo_full and python." -}}
 {{- end -}}
 {{- end -}}

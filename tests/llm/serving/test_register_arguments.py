@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from dynamo.llm import ModelInput, ModelRuntimeConfig, ModelType, RouterConfig, RouterMode, WorkerType
+from dynamo.llm import ModelInput, ModelRuntimeConfig, ModelType, RouterConfig, RouterMode, WorkerType, register_model
 from dynamo.llm.kv_router.config import KvRouterConfig
 from dynamo.llm.serving.register_arguments import read
 from dynamo.runtime import DistributedRuntime, Endpoint, InvalidArgument
@@ -175,3 +176,10 @@ def test_types_say_what_they_support() -> None:
     assert kinds.supports_pooling()
     assert kinds.supports_rerank()
     assert ModelType["Completion"] is ModelType.Completions
+
+
+def test_help_names_the_parameters() -> None:
+    """Those of the newest version."""
+    names = list(inspect.signature(register_model).parameters)
+    assert names[:5] == ["model_input", "model_type", "endpoint", "model_path", "model_name"]
+    assert "worker_type" in names

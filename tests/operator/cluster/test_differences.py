@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.operator.pipelines import FULL, SMALLEST, pipeline, valid_pipelines
+from tests.operator.rendered import IMAGES
 
 from dynamo.operator.api.v1alpha1 import DynamoPipeline
 from dynamo.operator.cluster.changes import differences, matches, quantity
@@ -19,7 +20,7 @@ from dynamo.operator.manifests.render import manifests, with_images
 from dynamo.operator.plan.plan import Environment, plan
 
 CLUSTER = Environment(("http://etcd:2379",), "nats://nats:4222", kubernetes_namespace="serving")
-CLUSTER_SETTINGS = ClusterSettings("dynamo/frontend:1", {"default": "dynamo/worker:1"})
+CLUSTER_SETTINGS = ClusterSettings("dynamo/frontend:1", IMAGES)
 
 
 def render(pipeline: DynamoPipeline) -> list[Manifest]:

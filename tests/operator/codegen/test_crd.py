@@ -172,6 +172,14 @@ BAD: list[tuple[Spec, str, str]] = [
      "spec.frontend.httpRoute", "keep one"),
     (one(engine="mocker", rollout={"maxSurge": 0, "maxUnavailable": "0%"}), "components[0].rollout", "raise one"),
     (one(engine="mocker", nodes=2, tensorParallelSize=2, replicas=513), "spec.components", "1024 pods at most"),
+    (one(engine="mocker", gangScheduling=True), "components[0].gangScheduling", "set nodes above 1"),
+    (one(engine="mocker", resourceClaims=[{"name": "a"}]), "components[0].resourceClaims[0]", "set one of them"),
+    (one(engine="mocker", resourceClaims=[{"name": "a", "resourceClaimName": "b"}] * 2), "resourceClaims", "Duplicate"),
+    (one(engine="mocker", tolerations=[{"operator": "Exists", "key": "a", "value": "b"}]), "[0].value", "use Equal"),
+    (one(engine="mocker", tolerations=[{"value": "b"}]), "components[0].tolerations[0]", "must be Exists"),
+    (one(engine="mocker", tolerations=[{"key": "a", "tolerationSeconds": 1}]), "tolerationSeconds", "effect NoExecute"),
+    ({**SMALLEST, "model": {"cache": {}}}, "spec.model.cache", "set one of them"),
+    ({**SMALLEST, "model": {"cache": {"claimName": "a", "accessMode": "ReadWriteMany"}}}, "cache.claimName", "remove"),
     ({"replicas": 500, "components": [{"engine": "mocker", "name": n} for n in "abc"]}, "spec.components", "1024 pods"),
 ]  # fmt: skip
 

@@ -112,7 +112,7 @@ def test_every_field_reaches_its_process() -> None:
     assert (code.python_file, code.python_mode) == ("code.py", "text")
 
 
-TEXT = st.text(st.characters(exclude_characters="\0"), max_size=9)
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=9)
 ANY_JSON = st.recursive(
     st.booleans() | st.integers(-9, 9) | st.floats(-9, 9) | TEXT,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),

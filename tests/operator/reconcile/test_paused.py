@@ -108,8 +108,8 @@ async def reconcile(url: str, who: str, may_write: Callable[[], bool], term: int
                 continue
 
 
-async def attempt(point: int, asking: bool, spec: Spec | None) -> tuple[bool, list[str]]:
-    """Whether the leader stood still; what it has written after its successor's last write."""
+async def before(spec: Spec | None) -> ApiServer:
+    """What the server has when the leader begins; each attempt begins with a copy of it."""
     async with ApiServer() as server:
         server.put(body(SMALLEST))
         if spec is not None:
@@ -117,6 +117,13 @@ async def attempt(point: int, asking: bool, spec: Spec | None) -> tuple[bool, li
             server.play()
             await reconcile(server.url, "setup", lambda: True, 0, SETTLED_RECONCILES)
             server.put({**server.one("DynamoPipeline", "llama"), "spec": spec})
+    return server
+
+
+async def attempt(point: int, asking: bool, begun: ApiServer) -> tuple[bool, list[str]]:
+    """Whether the leader stood still; what it has written after its successor's last write."""
+    async with ApiServer() as server:
+        server.take_over(begun)
         old = Paused(server.url, point, asking)
         thread = old.start()
         await asyncio.to_thread(old.reached.wait, 30)
@@ -139,8 +146,9 @@ def test_a_leader_that_was_paused_writes_nothing(spec: Spec | None, asking: bool
     between answer and kernel, the server does."""
 
     async def case() -> int:
+        begun = await before(spec)
         for point in range(1, POINTS):
-            stood, late = await attempt(point, asking, spec)
+            stood, late = await attempt(point, asking, begun)
             # An Event is about nothing that could have a version: only the chart's admission policy keeps one back.
             assert [one for one in late if not (asking and "/events" in one)] == [], f"paused at point {point}"
             if not stood:

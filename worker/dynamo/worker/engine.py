@@ -166,6 +166,14 @@ class Measuring(Protocol):
 
 
 @runtime_checkable
+class Absent(Protocol):
+    """Part of an engine whose work is done elsewhere, so that it can be away for a while without having died."""
+
+    def on_away(self, tell: Callable[[str], None]) -> None:
+        """Tell, on the loop, why it can't work just now, and an empty text once it can. Called once, after `start`."""
+
+
+@runtime_checkable
 class Stepping(Protocol):
     """Part of an engine that knows when its sinks have all that there is just now."""
 

@@ -50,6 +50,7 @@ class Reason(StrEnum):
     NODE_LOST = "NodeLost"
     UNREACHABLE = "Unreachable"
     INVALID_SPEC = "InvalidSpec"
+    MISSING_IMAGE = "MissingImage"
     ADMISSION_REJECTED = "AdmissionRejected"
     NAME_CONFLICT = "NameConflict"
     CREDENTIALS_UNAVAILABLE = "CredentialsUnavailable"

@@ -106,6 +106,10 @@ _SPEC: Mapping[Reason, Meaning] = {
     Reason.INVALID_SPEC: Meaning(
         "False", "The spec can't be deployed. The message names the field to change.", "Change that field.", _AFTER
     ),
+    Reason.MISSING_IMAGE: Meaning(
+        "False", "The platform has no image for an engine of this pipeline. The message names the chart value.",
+        "Set `pipelines.images.workers.ENGINE` in the chart, or `image` in the component.", _AFTER,
+    ),
     Reason.ADMISSION_REJECTED: Meaning(
         "False", "The API server rejects an object that follows from the spec. The message quotes it.",
         "Change the field that the message names, or the policy that rejects it.", _AFTER,

@@ -211,6 +211,15 @@ def python_is_for_python(component: Component) -> Iterator[Problem]:
         yield Problem("python", f"is for engine python, not {component.engine}: remove it, or set engine to python")
 
 
+def server_is_for_openai(component: Component) -> Iterator[Problem]:
+    """Check that a server is described for the engine that asks one."""
+    if component.engine is Engine.OPENAI:
+        return
+    for name in ("command", "args", "upstream"):
+        if getattr(component, name) is not None:
+            yield Problem(name, f"is for engine openai, not {component.engine}: remove it, or set engine to openai")
+
+
 def arguments_are_not_ours(component: Component) -> Iterator[Problem]:
     """Check that engine arguments don't repeat what the pipeline sets."""
     for name in component.engine_args:
@@ -232,6 +241,49 @@ def variables_are_sound(component: Component) -> Iterator[Problem]:
         if variable.value is not None and variable.value_from is not None:
             yield Problem(f"env[{index}]", f"{shown_text(variable.name)} has both value and valueFrom: remove one")
         seen.add(variable.name)
+
+
+def claims_name_one(component: Component) -> Iterator[Problem]:
+    """Check device claims: each is an existing one or is made of a template, under a name of its own."""
+    seen: set[str] = set()
+    for index, claim in enumerate(component.resource_claims or ()):
+        if (claim.resource_claim_name is None) == (claim.resource_claim_template_name is None):
+            yield Problem(
+                f"resourceClaims[{index}]",
+                f"{claim.name!r} needs either resourceClaimName or resourceClaimTemplateName: set one of them",
+            )
+        if claim.name in seen:
+            yield Problem(f"resourceClaims[{index}].name", f"{claim.name!r} occurs twice: remove one")
+        seen.add(claim.name)
+
+
+def tolerations_are_sound(component: Component) -> Iterator[Problem]:
+    """Check tolerations as the API server does: of a StatefulSet's pods it would refuse each, long after."""
+    for index, toleration in enumerate(component.tolerations or ()):
+        place = f"tolerations[{index}]"
+        if toleration.operator == "Exists" and toleration.value:
+            yield Problem(f"{place}.value", "has no meaning with operator Exists: remove it, or use Equal")
+        if toleration.operator == "Equal" and toleration.key is None:
+            yield Problem(f"{place}.operator", "must be Exists without a key: set it, or name the key")
+        if toleration.toleration_seconds is not None and toleration.effect != "NoExecute":
+            yield Problem(f"{place}.tolerationSeconds", "needs effect NoExecute: set it, or remove the seconds")
+
+
+def gangs_have_nodes(component: Component) -> Iterator[Problem]:
+    """Check that a gang has several pods: a worker of one node starts alone."""
+    if component.gang_scheduling and component.nodes == 1:
+        yield Problem("gangScheduling", "is for workers of several pods: set nodes above 1, or remove it")
+
+
+def cache_is_made_or_named(pipeline: DynamoPipeline) -> Iterator[Problem]:
+    """Check the model cache: a claim that is made needs a size, one that exists has its own."""
+    cache = pipeline.spec.model.cache
+    if cache is None:
+        return
+    if (cache.size is None) == (cache.claim_name is None):
+        yield Problem("spec.model.cache", "needs either size, for a new claim, or claimName: set one of them")
+    elif cache.claim_name is not None and (cache.storage_class_name or cache.access_mode):
+        yield Problem("spec.model.cache.claimName", "names a claim that exists: remove storageClassName and accessMode")
 
 
 def name_is_free(component: Component) -> Iterator[Problem]:
@@ -261,16 +313,21 @@ SPEC_RULES: tuple[Rule, ...] = (
     pods_are_few,
     templates_have_amounts,
     one_way_in,
+    cache_is_made_or_named,
 )
 COMPONENT_RULES: tuple[ComponentRule, ...] = (
     nodes_divide,
     nodes_need_an_engine_for_it,
     role_needs_an_engine_for_it,
     python_is_for_python,
+    server_is_for_openai,
     arguments_are_not_ours,
     variables_are_sound,
     name_is_free,
     rollout_can_move,
+    claims_name_one,
+    tolerations_are_sound,
+    gangs_have_nodes,
 )
 
 

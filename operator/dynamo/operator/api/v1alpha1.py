@@ -16,6 +16,8 @@ from dynamo.engine_catalog import EngineName
 from dynamo.operator.api.bounds import COMPONENTS, NAME_CHARACTERS, NODES, REPLICAS, WORDS_CHARACTERS
 from dynamo.operator.api.fields import Fields, ObjectName, Quantity, ResourceSpec, Share
 from dynamo.operator.api.frontend import FrontendSpec
+from dynamo.operator.api.placement import DnsName
+from dynamo.operator.api.server import ServedElsewhere
 
 API_VERSION = "dynamo.dev/v1alpha1"
 KIND = "DynamoPipeline"
@@ -40,7 +42,11 @@ class SecretKey(Fields):
 class ModelCache(Fields):
     """A volume claim that the workers share."""
 
-    size: Quantity = Field(description="Size of the claim, for example 40Gi.")
+    size: Quantity | None = Field(default=None, description="Size of the claim that is made, for example 40Gi.")
+    claim_name: DnsName | None = Field(
+        default=None,
+        description="Claim of yours in the pipeline's namespace instead, which pipelines may share and which stays.",
+    )
     storage_class_name: ObjectName | None = Field(
         default=None, description="Storage class of the claim; the cluster's default if left out."
     )
@@ -121,13 +127,18 @@ class Accelerator(Fields):
     """Devices that a pod asks the device plugin for."""
 
     resource: str = Field(
-        default="nvidia.com/gpu", min_length=1, max_length=316, description="Resource name of the device."
+        default="nvidia.com/gpu",
+        min_length=1,
+        max_length=316,
+        pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$",
+        description="Resource name of the device, for example nvidia.com/mig-1g.10gb, amd.com/gpu or "
+        "gpu.intel.com/i915.",
     )
     count: int | None = Field(
         default=None,
         ge=0,
         le=64,
-        description="Devices per pod; default: tensorParallelSize / nodes, 0 with a CPU engine.",
+        description="Devices per pod; default: tensorParallelSize / nodes, 0 with a CPU engine or with resourceClaims.",
     )
 
 
@@ -147,7 +158,7 @@ class Rollout(Fields):
     )
 
 
-class Component(Fields):
+class Component(ServedElsewhere):
     """A group of alike workers."""
 
     name: str = Field(

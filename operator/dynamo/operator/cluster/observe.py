@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 from dynamo.operator.api.conditions import LOADING, NODE_LOST, UNREACHABLE
 from dynamo.operator.cluster.termination_message import chosen, gist
 from dynamo.operator.manifests import naming
-from dynamo.operator.manifests.workers import LOADER
+from dynamo.operator.manifests.server import CONTAINER as SERVER
+from dynamo.operator.manifests.workers import CONTAINER, LOADER
 from dynamo.operator.plan.rollout import RevisionSet
 
 Live = Mapping[str, Any]
@@ -251,6 +252,8 @@ def why(pod: Live) -> Waiting | None:
         return reason
     if any(container.get("name") == LOADER and "running" in container.get("state", {}) for container in before):
         return Waiting(name, LOADING, "is loading its model")
+    if any(container.get("name") == SERVER and not container.get("started") for container in before):
+        return Waiting(name, LOADING, "waits for its server, which does not listen yet")
     if _is_unreached(pod):
         return Waiting(name, UNREACHABLE, "is ready, but the frontends can't reach it")
     for condition in status.get("conditions", []):
@@ -258,7 +261,18 @@ def why(pod: Live) -> Waiting | None:
             return Waiting(name, condition.get("reason") or "Unschedulable", condition.get("message", ""))
     if status.get("phase") == "Failed":
         return Waiting(name, status.get("reason") or "Failed", status.get("message", ""))
-    return Waiting(name, _STARTING, "is not ready yet")
+    return Waiting(name, _STARTING, f"is not ready yet{_since(statuses)}")
+
+
+def _since(statuses: Iterable[Mapping[str, Any]]) -> str:
+    """Return since when a worker's process answers, or starts to; the time never changes, so nothing is rewritten."""
+    worker = next((s for s in statuses if s.get("name") == CONTAINER), {})
+    started = worker.get("state", {}).get("running", {}).get("startedAt")
+    if not started:
+        return ""
+    return (
+        f": it loads its model, running since {started}" if worker.get("started") else f": it starts, since {started}"
+    )
 
 
 def _container(pod: str, status: Mapping[str, Any]) -> Waiting | None:

@@ -24,9 +24,13 @@ FRONTEND = "spec.frontend"
 COMPONENT = "spec.components[]"
 ROLLOUT = "spec.components[].rollout"
 VARIABLE = "spec.components[].env[]"
+CLAIM = "spec.components[].resourceClaims[]"
+TOLERATION = "spec.components[].tolerations[]"
+CACHE = "spec.model.cache"
 
 BY_SCHEMA = {
     "names_are_unique": "spec.components is a map by name",
+    "claims_name_one": "components[].resourceClaims is a map by name",
     "variables_are_sound": "components[].env is a map by name",
 }
 """Rules that the schema holds (also), and how."""
@@ -202,11 +206,25 @@ _COMPONENT_RULES = (
         ".python",
     ),
     CelRule(
+        "server_is_for_openai",
+        COMPONENT,
+        "self.engine == 'openai' || !(has(self.command) || has(self.args) || has(self.upstream))",
+        "command, args and upstream are for engine openai: remove them, or set engine to openai",
+        ".engine",
+    ),
+    CelRule(
         "name_is_free",
         COMPONENT,
         " && ".join(f"self.name != '{name}'" for name in sorted(rules.RESERVED_NAMES)),
         "name is taken by the pipeline's own parts (frontend): choose another",
         ".name",
+    ),
+    CelRule(
+        "gangs_have_nodes",
+        COMPONENT,
+        "!has(self.gangScheduling) || !self.gangScheduling || (has(self.nodes) && self.nodes > 1)",
+        "gangScheduling is for workers of several pods: set nodes above 1, or remove it",
+        ".gangScheduling",
     ),
     *(
         CelRule(
@@ -263,4 +281,53 @@ _INNER_RULES = (
     ),
 )
 
-CEL_RULES: tuple[CelRule, ...] = (*_ROOT_RULES, *_SPEC_RULES, *_SOURCE_RULES, *_COMPONENT_RULES, *_INNER_RULES)
+_PLACEMENT_RULES = (
+    CelRule(
+        "claims_name_one",
+        CLAIM,
+        "has(self.resourceClaimName) != has(self.resourceClaimTemplateName)",
+        "a claim needs either resourceClaimName or resourceClaimTemplateName: set one of them",
+    ),
+    CelRule(
+        "tolerations_are_sound",
+        TOLERATION,
+        "!has(self.operator) || self.operator != 'Exists' || !has(self.value) || self.value == ''",
+        "value has no meaning with operator Exists: remove it, or use Equal",
+        ".value",
+    ),
+    CelRule(
+        "tolerations_are_sound",
+        TOLERATION,
+        "has(self.key) || (has(self.operator) && self.operator == 'Exists')",
+        "operator must be Exists without a key: set it, or name the key",
+    ),
+    CelRule(
+        "tolerations_are_sound",
+        TOLERATION,
+        "!has(self.tolerationSeconds) || (has(self.effect) && self.effect == 'NoExecute')",
+        "tolerationSeconds needs effect NoExecute: set it, or remove the seconds",
+        ".tolerationSeconds",
+    ),
+    CelRule(
+        "cache_is_made_or_named",
+        CACHE,
+        "has(self.size) != has(self.claimName)",
+        "cache needs either size, for a new claim, or claimName: set one of them",
+    ),
+    CelRule(
+        "cache_is_made_or_named",
+        CACHE,
+        "!has(self.claimName) || (!has(self.storageClassName) && !has(self.accessMode))",
+        "claimName names a claim that exists: remove storageClassName and accessMode",
+        ".claimName",
+    ),
+)
+
+CEL_RULES: tuple[CelRule, ...] = (
+    *_ROOT_RULES,
+    *_SPEC_RULES,
+    *_SOURCE_RULES,
+    *_COMPONENT_RULES,
+    *_INNER_RULES,
+    *_PLACEMENT_RULES,
+)

@@ -34,13 +34,17 @@ class RenderError(Exception):
         self.path, self.message = path, message
 
 
+class MissingImageError(RenderError):
+    """A pipeline with an engine that the platform has no image for."""
+
+
 @dataclass(frozen=True)
 class ClusterSettings:
     """Settings of a cluster and of the installation in it."""
 
     frontend_image: str
     worker_images: Mapping[str, str]
-    """By engine; `default` for the engines without an entry."""
+    """By engine; `default` for the engines without an entry that need no package: `placement.worker_image`."""
     pull_policy: str = "IfNotPresent"
     pull_secrets: tuple[str, ...] = ()
     fs_group: int | None = 1000
@@ -62,17 +66,6 @@ class ClusterSettings:
     """What pods may reach beside DNS, etcd, NATS and each other; None: anything."""
     connections: tuple[str, ...] = ()
     """URLs of the platform's etcd and NATS."""
-
-    def worker_image(self, engine: str) -> str:
-        """Return the image that runs an engine."""
-        image = self.worker_images.get(engine) or self.worker_images.get("default")
-        if not image:
-            raise RenderError(
-                "spec.components",
-                f"no worker image for engine {engine}: "
-                f"set pipelines.images.workers.{engine} in the dynamo-platform chart",
-            )
-        return image
 
 
 @dataclass(frozen=True)

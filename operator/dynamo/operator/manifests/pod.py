@@ -26,9 +26,6 @@ from dynamo.operator.plan.workload import Workload
 CACHE = "/var/cache/dynamo"
 MARGIN_SECONDS = 20
 """Beyond the streams' grace: draining (15 s at most), leaving etcd and NATS, closing the engine."""
-START_SECONDS = 600
-"""Until a process answers at all: slow images import for minutes. Loading the model comes after that."""
-
 LOCKED: Manifest = {
     "allowPrivilegeEscalation": False,
     "capabilities": {"drop": ["ALL"]},
@@ -47,22 +44,26 @@ def pod_template(
     patch: Mapping[str, Any] | None,
     path: str,
     before: Sequence[Manifest] = (),
+    annotations: Mapping[str, str] | None = None,
+    fields: Mapping[str, Any] | None = None,
 ) -> Manifest:
     """Return `container` in its pod, after those that end before it starts.
 
-    `patch` is the user's podTemplate, which stands at `path` in the pipeline.
+    `fields` are those of the pod's spec that the pipeline names. `patch` is the user's podTemplate, which stands at
+    `path` in the pipeline.
     """
-    spec = _pod_spec(context, workload, container, volumes)
+    spec = _pod_spec(context, workload, container, volumes) | dict(fields or {})
     if before:
         spec["initContainers"] = list(before)
-    base = {"metadata": {"labels": dict(labels)}, "spec": spec}
+    metadata = {"labels": dict(labels)} | ({"annotations": dict(annotations)} if annotations else {})
+    base = {"metadata": metadata, "spec": spec}
     template = overlay(base, patch or {}, path)
     check_template(template, path, container["name"])
     _check_policy(context, template, path)
     _drop_our_limit(template, container, patch or {})
-    metadata = template.get("metadata", {})
-    own_labels = {**metadata.get("labels", {}), **labels}
-    return {**template, "metadata": {**metadata, "labels": own_labels}}
+    laid = template.get("metadata", {})
+    own_labels = {**laid.get("labels", {}), **labels}
+    return {**template, "metadata": {**laid, "labels": own_labels}}
 
 
 def _check_policy(context: RenderContext, template: Manifest, path: str) -> None:
@@ -157,7 +158,7 @@ def _probes(workload: Workload) -> Manifest:
     port, period = workload.probe.port, workload.probe.period_seconds
     live = {"httpGet": {"path": "/live", "port": port}}
     return {
-        "startupProbe": {**live, "periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": START_SECONDS},
+        "startupProbe": {**live, "periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": workload.start_seconds},
         "livenessProbe": {**live, "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 6},
         "readinessProbe": {
             "httpGet": {"path": workload.probe.path, "port": port},

@@ -21,6 +21,7 @@ from dynamo.operator.api.v1alpha1 import DynamoPipeline
 from dynamo.operator.manifests import naming
 from dynamo.operator.manifests.context import ClusterSettings, Manifest, RenderContext, RenderError
 from dynamo.operator.manifests.frontend import entrance, frontend_deployment, frontend_ports, frontend_service
+from dynamo.operator.manifests.placement import worker_image
 from dynamo.operator.manifests.pod import given
 from dynamo.operator.manifests.workers import files_config_map, headless_services, worker_sets
 from dynamo.operator.plan.plan import REVISION_DIGITS
@@ -51,11 +52,14 @@ def manifests(
 
 def with_images(plan: Plan, pipeline: DynamoPipeline, cluster: ClusterSettings) -> Plan:
     """Return the plan with revisions that also name image and sign-in: both are rollouts like any other."""
-    engines = {c.name: c.engine for c in pipeline.spec.components}
+    components = {c.name: (f"spec.components[{i}]", c) for i, c in enumerate(pipeline.spec.components)}
     sign_in = sorted(given(pipeline, cluster))
 
     def image(workload: Workload) -> str:
-        return cluster.frontend_image if workload.is_frontend else cluster.worker_image(engines[workload.component])
+        if workload.is_frontend:
+            return cluster.frontend_image
+        path, component = components[workload.component]
+        return worker_image(cluster, component, path)
 
     def revision(workload: Workload) -> str:
         return digest([workload.revision, image(workload), *sign_in])[:REVISION_DIGITS]
@@ -130,7 +134,7 @@ def service_account(context: RenderContext) -> Manifest:
 def model_cache(context: RenderContext) -> list[Manifest]:
     """Return the claim that the workers share; most clusters' default class can't do more than ReadWriteOnce."""
     cache, name = context.pipeline.spec.model.cache, context.pipeline.name
-    if cache is None:
+    if cache is None or cache.claim_name is not None:
         return []
     head = naming.child(
         context,

@@ -22,7 +22,16 @@ from dataclasses import dataclass
 from dynamo.operator.api.v1alpha1 import Component, Engine
 from dynamo.operator.manifests import naming
 from dynamo.operator.manifests.context import Manifest, RenderContext
+from dynamo.operator.manifests.placement import (
+    container_claims,
+    gang_annotations,
+    pod_fields,
+    queue_labels,
+    worker_image,
+)
 from dynamo.operator.manifests.pod import CACHE, LOCKED, container_of, environment, literal, pod_template, resources_of
+from dynamo.operator.manifests.server import server_container, server_mounts, server_volumes
+from dynamo.operator.plan.servers import has_sidecar
 from dynamo.operator.plan.workload import Argument, Placement, Workload, resolve
 
 CONTAINER = "worker"
@@ -76,7 +85,8 @@ def _headless(
 def _stateful_set(context: RenderContext, workload: Workload, pods: int, group: int | None) -> Manifest:
     pipeline = context.pipeline.name
     name = naming.group_name(pipeline, workload, group or 0)
-    labels = naming.revision_labels(pipeline, workload)
+    component = context.component(workload)
+    labels = naming.revision_labels(pipeline, workload) | queue_labels(component)
     if group is not None:
         labels |= {naming.GROUP: str(group)}
     spec: Manifest = {
@@ -89,7 +99,15 @@ def _stateful_set(context: RenderContext, workload: Workload, pods: int, group: 
         "selector": {"matchLabels": naming.revision_selector(pipeline, workload, group)},
         "template": _template(context, workload, labels, group),
     }
-    return {**naming.child(context, api_version="apps/v1", kind="StatefulSet", name=name, labels=labels), "spec": spec}
+    head = naming.child(
+        context,
+        api_version="apps/v1",
+        kind="StatefulSet",
+        name=name,
+        labels=labels,
+        annotations=gang_annotations(component),
+    )
+    return {**head, "spec": spec}
 
 
 def _template(context: RenderContext, workload: Workload, labels: naming.Labels, group: int | None) -> Manifest:
@@ -105,12 +123,12 @@ def _template(context: RenderContext, workload: Workload, labels: naming.Labels,
         context,
         workload=workload,
         name=CONTAINER,
-        image=context.cluster.worker_image(component.engine),
+        image=worker_image(context.cluster, component),
         argv=argv,
         ports=ports,
         env=_environment(context, workload),
         mounts=mounts,
-        resources=_resources(component, workload),
+        resources=resources_of(None, _REQUESTS) if has_sidecar(component) else _resources(component, workload),
     )
     if component.env_from:
         container["envFrom"] = list(component.env_from)
@@ -121,20 +139,40 @@ def _template(context: RenderContext, workload: Workload, labels: naming.Labels,
         container=container,
         volumes=volumes,
         labels=labels,
+        annotations=gang_annotations(component),
+        fields=pod_fields(component, naming.part_selector(context.pipeline.name, workload.component)),
         patch=component.pod_template,
         path=f"spec.components[{index}].podTemplate",
-        before=loaders(context, workload),
+        before=[*loaders(context, workload), *_server(context, workload, mounts)],
     )
+
+
+def _server(context: RenderContext, workload: Workload, mounts: list[Manifest]) -> list[Manifest]:
+    """Return the container of the component's own server, which gets what an engine in the worker would get."""
+    component = context.component(workload)
+    if not has_sidecar(component):
+        return []
+    return [
+        server_container(
+            context,
+            workload,
+            resources=_resources(component, workload),
+            env=list(variables(context, workload)),
+            mounts=server_mounts(mounts),
+        )
+    ]
 
 
 def _resources(component: Component, workload: Workload) -> Manifest:
     is_light = component.engine in _LIGHT
-    return resources_of(
+    resources = resources_of(
         component.resources,
         _LIGHT_REQUESTS if is_light else _REQUESTS,
         workload.accelerators,
         memory_limit=_LIGHT_LIMIT if is_light else None,
     )
+    claims = container_claims(component)
+    return resources | ({"claims": claims} if claims else {})
 
 
 def _leader(context: RenderContext, workload: Workload, group: int | None) -> str:
@@ -156,16 +194,20 @@ def _environment(context: RenderContext, workload: Workload) -> list[Manifest]:
 
 
 def _storage(context: RenderContext, workload: Workload, files: WorkerFiles) -> tuple[list[Manifest], list[Manifest]]:
-    claim = {"claimName": naming.cache_name(context.pipeline.name)}
-    cached = context.pipeline.spec.model.cache is not None
-    volumes: list[Manifest] = [
-        {"name": "cache", "persistentVolumeClaim": claim} if cached else {"name": "cache", "emptyDir": {}}
-    ]
+    cache = context.pipeline.spec.model.cache
+    volumes: list[Manifest] = [{"name": "cache", "emptyDir": {}}]
+    if cache is not None:
+        claim = {"claimName": cache.claim_name or naming.cache_name(context.pipeline.name)}
+        volumes = [{"name": "cache", "persistentVolumeClaim": claim}]
     mounts: list[Manifest] = [{"name": "cache", "mountPath": CACHE}]
-    shared = context.component(workload).shared_memory or (SHARED_MEMORY if workload.accelerators else None)
+    component = context.component(workload)
+    has_devices = bool(workload.accelerators or component.resource_claims)
+    shared = component.shared_memory or (SHARED_MEMORY if has_devices else None)
     if shared:
         volumes.append({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": str(shared)}})
         mounts.append({"name": "shm", "mountPath": "/dev/shm"})  # devices exchange tensors through it
+    if has_sidecar(component):
+        volumes += server_volumes(component)
     return [*volumes, *files.volumes], [*mounts, *files.mounts]
 
 
@@ -256,7 +298,7 @@ def loaders(context: RenderContext, workload: Workload) -> list[Manifest]:
     component = context.component(workload)
     container: Manifest = {
         "name": LOADER,
-        "image": context.cluster.worker_image(component.engine),
+        "image": worker_image(context.cluster, component),
         "imagePullPolicy": context.cluster.pull_policy,
         "command": list(workload.fetch[:3]),
         "args": [literal(argument) for argument in workload.fetch[3:]],

@@ -13,11 +13,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dynamo.operator.api import placement, server
 from dynamo.operator.api.frontend import FrontendSpec, RouterSpec
 from dynamo.operator.api.rules import CPU_ENGINES
 from dynamo.operator.api.v1alpha1 import Component, DynamoPipeline, ModelSpec
 from dynamo.operator.api.v1alpha1 import Rollout as RolloutSpec
+from dynamo.operator.plan.servers import engine_arguments
 from dynamo.operator.plan.workload import (
+    START_SECONDS,
     Argument,
     FileMount,
     LeaderAddress,
@@ -39,7 +42,16 @@ GRACE_SECONDS = 60
 of a namespace waits for half of the longest grace in it, whatever its pods do."""
 LOCAL_GRACE_SECONDS = 30
 REVISION_DIGITS = 8
-KEPT = {"resources", "pod_template", "env", "env_from", "accelerator", "shared_memory"}
+KEPT = {
+    "resources",
+    "pod_template",
+    "env",
+    "env_from",
+    "accelerator",
+    "shared_memory",
+    *placement.FIELDS,
+    *server.FIELDS,
+}
 """Fields that reach a pod without showing in its argv or environment."""
 
 
@@ -180,6 +192,7 @@ def _worker(
         fetch=_fetch(model, component),
         rollout=_rollout(component.rollout, replicas),
         grace_seconds=environment.grace_seconds,
+        start_seconds=component.startup_timeout_seconds or START_SECONDS,
     )
 
 
@@ -202,8 +215,8 @@ def _worker_argv(
     if model.reasoning_parser:
         yield from ("--dyn-reasoning-parser", model.reasoning_parser)
     yield from _parallelism(component)
-    if component.engine_args:
-        yield from ("--engine-args", _compact(component.engine_args))
+    if arguments := engine_arguments(component, local=environment.local):
+        yield from ("--engine-args", _compact(arguments))
     if component.python:
         python_file: Argument = PathOf("python") if component.python.config_map else component.python.file
         yield from ("--python-file", python_file, "--python-mode", component.python.mode)
@@ -246,7 +259,8 @@ def _accelerators(component: Component) -> tuple[str, int] | None:
     resource = component.accelerator.resource if component.accelerator else "nvidia.com/gpu"
     count = component.accelerator.count if component.accelerator else None
     if count is None:
-        wanted = component.accelerator is not None or component.engine not in CPU_ENGINES
+        claimed = bool(component.resource_claims)
+        wanted = component.accelerator is not None or not (claimed or component.engine in CPU_ENGINES)
         count = component.tensor_parallel_size // component.nodes if wanted else 0
     return (resource, count) if count else None
 

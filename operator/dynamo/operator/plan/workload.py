@@ -11,6 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+START_SECONDS = 600
+"""Until a process answers at all: slow images import for minutes. Loading the model comes after that."""
+
 
 @dataclass(frozen=True)
 class PortOf:
@@ -109,6 +112,7 @@ class Workload:
     """Loads the model before the process starts, where a start has a time limit; the process would do it too."""
     rollout: Rollout = Rollout()
     grace_seconds: int = 30
+    start_seconds: int = START_SECONDS
     is_frontend: bool = False
 
 

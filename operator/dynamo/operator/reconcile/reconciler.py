@@ -37,7 +37,7 @@ from dynamo.operator.credentials.pipeline_access import Access, NoAccess
 from dynamo.operator.kube.client import Api, Object
 from dynamo.operator.kube.errors import ApiError, Refused, failing, verdict
 from dynamo.operator.kube.resources import PIPELINES, Key
-from dynamo.operator.manifests.context import RenderContext, RenderError
+from dynamo.operator.manifests.context import MissingImageError, RenderContext, RenderError
 from dynamo.operator.manifests.frontend import frontend_url, health_port
 from dynamo.operator.manifests.nats import NAME as NATS
 from dynamo.operator.manifests.render import manifests, with_images
@@ -247,7 +247,8 @@ class _Reconciliation:
                 raise _UncertainError
             return await self._settled(pipeline, await self._compared_anew(pipeline))
         except (RenderError, TooLong) as error:
-            return await self._failed(pipeline, Trouble(Reason.INVALID_SPEC, str(error), final=True))
+            reason = Reason.MISSING_IMAGE if isinstance(error, MissingImageError) else Reason.INVALID_SPEC
+            return await self._failed(pipeline, Trouble(reason, str(error), final=True))
 
     def _may_write(self, todo: Sequence[Change]) -> bool:
         """Return whether an old view can do no harm: a name that exists already can't be created again.

@@ -118,6 +118,10 @@ def _since_0_4(
     """Read the arguments since 0.4; 1.x names those behind `model_name`."""
 
 
+SIGNATURE: Final = inspect.signature(_since_0_4)
+"""What `help` shows."""
+
+
 def _of_0_3(
     model_type: ModelType, endpoint: Endpoint, model_path: str | Path | None, model_name: str | None = None,
     context_length: int | None = None, kv_cache_block_size: int | None = None, router_mode: Any = None,

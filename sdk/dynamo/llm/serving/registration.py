@@ -11,7 +11,7 @@ import asyncio
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, cast, overload
 
 import msgspec
 
@@ -22,7 +22,7 @@ from dynamo.llm.models.sources import open_model
 from dynamo.llm.serving.handler import adapter
 from dynamo.llm.serving.model_runtime_config import ModelRuntimeConfig
 from dynamo.llm.serving.model_types import ModelInput, ModelType, WorkerType
-from dynamo.llm.serving.register_arguments import Wanted, read
+from dynamo.llm.serving.register_arguments import SIGNATURE, Wanted, read
 from dynamo.llm.serving.router_options import RouterConfig, RouterMode
 from dynamo.runtime.endpoint import Endpoint, ModelOffer
 from dynamo.runtime.errors import InvalidArgument
@@ -69,6 +69,9 @@ async def register_model(*args: Any, **kwargs: Any) -> None:
     length = {} if card.context_length is None else {"context_length": card.context_length}
     runtime.announce(path, {"kv_cache_block_size": card.kv_cache_block_size, **length, **wanted.figures})
     await runtime.offer(path, ModelOffer(card.to_dict(), adapter(wanted.model_input)))
+
+
+cast("Any", register_model).__signature__ = SIGNATURE  # `help` would show *args, **kwargs
 
 
 async def unregister_model(endpoint: Endpoint, lora_name: str | None = None) -> None:

@@ -319,7 +319,7 @@ def test_standstills_are_told_seldom() -> None:
     signs = Signs(1.0)
     signs.ask(0.0)
     assert [now for now in range(200) if signs.due(float(now)) is not None] == [1, 10, 100]
-    signs.told = True
+    signs.reported = True
     assert signs.answer(150.0) == 150.0
     assert signs.due(160.0) is None
     signs.ask(200.0)

@@ -30,7 +30,7 @@ from dynamo.runtime.errors import EngineShutdown, InvalidArgument
 from dynamo.worker.engine import Abort, EngineFacts, EngineLoad, Sink, VectorSink, nothing_wanted
 from dynamo.worker.engines.mocker.arguments import EMBEDDING_DIM
 from dynamo.worker.engines.mocker.vectors import made_up
-from dynamo.worker.engines.support.request_checks import check_inputs, stop_reasons
+from dynamo.worker.engines.support.request_checks import check_inputs, refuse_prompt_scores, stop_reasons
 from dynamo.worker.settings import checked_arguments
 
 if TYPE_CHECKING:
@@ -145,6 +145,7 @@ class EchoCore:
         return EngineLoad(running=len(self._ticker))
 
     def submit(self, request: PreprocessedRequest, sink: Sink) -> Abort:
+        refuse_prompt_scores(request, "echo_core")
         if request.stop_conditions.max_tokens == 0:
             return nothing_wanted(sink)
         return self._ticker.add(_echo_tokens(request, sink), sink)

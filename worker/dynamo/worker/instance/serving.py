@@ -30,6 +30,7 @@ from dynamo.runtime.request_plane.server import Incoming, Typed
 from dynamo.runtime.runtime import DistributedRuntime
 from dynamo.worker.engine import (
     Abort,
+    Absent,
     Answering,
     Embedding,
     Engine,
@@ -43,6 +44,7 @@ from dynamo.worker.engine import (
 from dynamo.worker.engines import takes_text
 from dynamo.worker.engines.constraints.pool import Constrained, ConstraintPool
 from dynamo.worker.engines.support.request_checks import check_images
+from dynamo.worker.instance.absence import Absence
 from dynamo.worker.instance.canary import EngineWatch, watch_engine
 from dynamo.worker.instance.kv_transfers import KvTransfers
 from dynamo.worker.instance.load_endpoint import serve_load
@@ -69,6 +71,7 @@ class Serving:
         self.engine: Any = engine
         self.served, self.system, self.kv, self.transfers = served, system, kv, transfers
         self.watch, self.load_endpoint, self.group, self.constrained = watch, load_endpoint, group, constrained
+        self.absence = Absence(engine, served) if isinstance(engine, Absent) else None
         self._stopped = False
 
     @property
@@ -96,6 +99,8 @@ class Serving:
                 await self.group.leave(grace)
             if self.watch is not None:
                 await self.watch.stop()
+            if self.absence is not None:
+                await self.absence.stop()
             await self.served.drain(grace)
             if self.transfers is not None:
                 await self.transfers.leave(grace - (time.monotonic() - began))

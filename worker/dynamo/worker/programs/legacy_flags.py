@@ -25,7 +25,7 @@ _WORKERS: Final = (
     refused("--connector", "the engine's own arguments say how blocks travel (--kv-transfer-config)",
             plain=["none", "null", "nixl"], env="DYN_CONNECTOR"),
     refused("--engine-request-limit", _BY_FRONTEND, env="DYN_ENGINE_REQUEST_LIMIT"),
-    refused("--fpm-trace", "/metrics has the figures of each step", switch=True, env="DYN_FPM_TRACE"),
+    refused("--fpm-trace", "/metrics has the metrics of each step", switch=True, env="DYN_FPM_TRACE"),
     needless("--no-fpm-trace", "it is off", switch=True),
     refused("--kv-state-endpoint", "a worker's endpoint has its KV state", env="DYN_KV_STATE_ENDPOINT"),
     refused("--dump-config-to", "`--help` shows every value and its variable", env="DYN_DUMP_CONFIG_TO"),

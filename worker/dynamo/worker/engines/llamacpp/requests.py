@@ -31,7 +31,7 @@ from dynamo.llm.protocols import (
 )
 from dynamo.runtime.errors import DynamoException, EngineError, InvalidArgument
 from dynamo.worker.engines.constraints.checks import COMPILED, bounded, lark_of, try_out
-from dynamo.worker.engines.support.request_checks import UNKNOWN_LOGPROB, logit_bias
+from dynamo.worker.engines.support.request_checks import UNKNOWN_LOGPROB, logit_bias, refuse_prompt_scores
 from dynamo.worker.engines.support.sampling import sampling_of
 
 _ALWAYS: Final = {"stream": True, "cache_prompt": True}
@@ -54,6 +54,7 @@ class CompletionPhase(NamedTuple):
 
 def wishes(request: PreprocessedRequest) -> dict[str, Any]:
     """Return what all calls of a request have in common; `InvalidArgument` for what can't be asked."""
+    refuse_prompt_scores(request, EngineName.LLAMACPP)
     logprobs = request.output_options.logprobs
     body = sampling_of(EngineName.LLAMACPP, request.sampling_options)
     if bias := logit_bias(request):

@@ -21,7 +21,7 @@ from dynamo.llm.tokenizer.tokenizer import Tokenizer
 from dynamo.runtime.errors import EngineError, InvalidArgument
 from dynamo.worker.engine import GUIDED
 from dynamo.worker.engines.constraints.checks import tight
-from dynamo.worker.engines.support.request_checks import UNKNOWN_LOGPROB, logit_bias
+from dynamo.worker.engines.support.request_checks import UNKNOWN_LOGPROB, logit_bias, refuse_prompt_scores
 from dynamo.worker.engines.support.sampling import sampling_of
 
 _CANDIDATES: Final = 4
@@ -92,6 +92,7 @@ def wishes(request: PreprocessedRequest) -> dict[str, Any]:
 
     `InvalidArgument` for what can't be asked.
     """
+    refuse_prompt_scores(request, EngineName.MISTRALRS)
     sampling = request.sampling_options
     greedy = not sampling.temperature or sampling.top_k == 1
     if sampling.seed is not None and not greedy:

@@ -182,7 +182,7 @@ class Mocker:
             return lambda: None
         made = MockRequest(sink, answer, stops)
         if request.images is not None:
-            made.told[PROMPT_TOKENS] = request.prompt_tokens - request.answered_tokens
+            made.extras[PROMPT_TOKENS] = request.prompt_tokens - request.answered_tokens
         try:
             self._queue(made, request, rank)
         except ValueError as error:

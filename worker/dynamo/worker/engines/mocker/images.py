@@ -26,8 +26,8 @@ def traits_for(model: LocalModel) -> ImageTraits:
 def description(images: Sequence[ImageInput]) -> str:
     """Return how an answer begins; the same for the same images."""
     several = "1 image" if len(images) == 1 else f"{len(images)} images"
-    each = "; ".join(
+    described = "; ".join(
         f"{image.format} of {image.width} x {image.height} pixels, {image.tokens} tokens, {image.digest[:8]}"
         for image in images[:_DESCRIBED]
     )
-    return f" I see {several}: {each}."
+    return f" I see {several}: {described}."

@@ -22,7 +22,7 @@ class MockRequest:
     sink: Sink
     answer: TextAnswer
     stops: dict[int, str]
-    told: dict[str, Any] = field(default_factory=dict)
+    extras: dict[str, Any] = field(default_factory=dict)
     """What else the first token says."""
     silent: bool = True
     """No token has left yet."""
@@ -118,7 +118,7 @@ class MockRank:
         request = output.sequence.owner
         if request.silent:
             request.silent = False
-            request.sink.push([output.token], {CACHED_TOKENS: output.sequence.cached_tokens} | request.told)
+            request.sink.push([output.token], {CACHED_TOKENS: output.sequence.cached_tokens} | request.extras)
         else:
             request.sink.push([output.token])
         if output.over:

@@ -91,10 +91,10 @@ def _text(value: Any) -> str:
 
 
 def _python(calls: list[SpokenCall]) -> str:
-    def one(call: SpokenCall) -> str:
+    def written(call: SpokenCall) -> str:
         return f"{call.name}({', '.join(f'{key}={value!r}' for key, value in call.arguments.items())})"
 
-    return f"[{', '.join(map(one, calls))}]"
+    return f"[{', '.join(map(written, calls))}]"
 
 
 _HERMES: Final = _each("<tool_call>\n{json}\n</tool_call>")

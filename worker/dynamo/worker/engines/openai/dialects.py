@@ -25,6 +25,7 @@ from dynamo.llm.protocols import (
 )
 from dynamo.runtime.errors import EngineError, InvalidArgument
 from dynamo.worker.engine import GUIDED
+from dynamo.worker.engines.openai.server_faults import UsageReport
 from dynamo.worker.engines.support.open_requests import EngineOutput
 from dynamo.worker.engines.support.request_checks import left, logit_bias, stop_reasons
 from dynamo.worker.engines.support.sampling import sampling_of
@@ -39,6 +40,9 @@ class Call(NamedTuple):
 
 class Reader(Protocol):
     """Reader of one answer's events."""
+
+    usage_report: UsageReport | None
+    """Counts, once the server has told some at its own end of the answer."""
 
     def read(self, event: bytes) -> EngineOutput | None:
         """Return what an event adds; None: nothing. Raises what the server says went wrong."""
@@ -101,13 +105,15 @@ class _Details(msgspec.Struct):
 
 
 class _Usage(msgspec.Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
     prompt_tokens_details: _Details | None = None
 
 
 class _VllmEvent(msgspec.Struct):
     choices: list[_VllmChoice] = []
     usage: _Usage | None = None
-    error: msgspec.Raw | None = None
+    error: Any = None
 
 
 _VLLM: Final = msgspec.json.Decoder(_VllmEvent)
@@ -141,6 +147,7 @@ class _VllmReader:
     def __init__(self, request: PreprocessedRequest) -> None:
         self._ends, self._top = _Ends(request), request.output_options.logprobs
         self._end: EngineOutput | None = None
+        self.usage_report: UsageReport | None = None
 
     def read(self, event: bytes) -> EngineOutput | None:
         chunk = _VLLM.decode(event)
@@ -165,6 +172,8 @@ class _VllmReader:
     def _counted(self, usage: _Usage | None) -> EngineOutput | None:
         if self._end is None:
             return None
+        if usage is not None:
+            self.usage_report = UsageReport(usage.prompt_tokens, usage.completion_tokens, self._ends.made)
         details = usage.prompt_tokens_details if usage is not None else None
         if details is None or details.cached_tokens is None:
             return self._end
@@ -193,7 +202,8 @@ class _SgLangReader:
     """Reads what `/generate` streams, whose ids are all so far or those of a step, as the server was started."""
 
     def __init__(self, request: PreprocessedRequest) -> None:
-        self._ends, self._seen, self._told = _Ends(request), 0, False
+        self._ends, self._seen, self._cached = _Ends(request), 0, False
+        self.usage_report: UsageReport | None = None
 
     def read(self, event: bytes) -> EngineOutput | None:
         data: dict[str, Any] = msgspec.json.decode(event)
@@ -211,10 +221,18 @@ class _SgLangReader:
         kept, finish, ending = self._ends.cut(fresh)
         if finish is None and reason is not None:
             finish = LENGTH if reason.get("type") == "length" else EOS
+            self.usage_report = UsageReport(
+                _count(about, "prompt_tokens"), _count(about, "completion_tokens"), self._ends.made
+            )
         extras = None
-        if not self._told and "cached_tokens" in about:
-            self._told, extras = True, {CACHED_TOKENS: int(about["cached_tokens"] or 0)}
+        if not self._cached and "cached_tokens" in about:
+            self._cached, extras = True, {CACHED_TOKENS: int(about["cached_tokens"] or 0)}
         return EngineOutput(kept, extras, finish, ending)
+
+
+def _count(about: Mapping[str, Any], name: str) -> int | None:
+    value = about.get(name)
+    return value if type(value) is int else None
 
 
 def _sglang_call(request: PreprocessedRequest, model: str, room: int) -> Call:
@@ -234,9 +252,10 @@ class _LlamaEvent(msgspec.Struct):
     tokens: list[int] = []
     stop: bool = False
     stop_type: str = ""
-    tokens_cached: int | None = None
+    tokens_evaluated: int | None = None
+    tokens_predicted: int | None = None
     timings: dict[str, Any] | None = None
-    error: msgspec.Raw | None = None
+    error: Any = None
 
 
 _LLAMA: Final = msgspec.json.Decoder(_LlamaEvent)
@@ -247,6 +266,8 @@ class _LlamaReader:
 
     def __init__(self, request: PreprocessedRequest) -> None:
         self._ends, self._floor = _Ends(request), _floor(request) > 0
+        self._whole = not self._floor
+        self.usage_report: UsageReport | None = None
 
     def read(self, event: bytes) -> EngineOutput | None:
         chunk = _LLAMA.decode(event)
@@ -261,9 +282,12 @@ class _LlamaReader:
             finish = LENGTH if chunk.stop_type == "limit" else EOS
         if finish is None:
             return EngineOutput(ids, None, None)
+        if chunk.stop and self._whole:  # it counts the model's end, and sends no id for it
+            spare = int(finish == EOS)
+            self.usage_report = UsageReport(chunk.tokens_evaluated, chunk.tokens_predicted, self._ends.made, spare)
         cached = (chunk.timings or {}).get("cache_n")
-        told = {CACHED_TOKENS: cached} if isinstance(cached, int) else {}
-        return EngineOutput(ids, None, finish, {**(ending or {}), **told} or None)
+        cached_count = {CACHED_TOKENS: cached} if isinstance(cached, int) else {}
+        return EngineOutput(ids, None, finish, {**(ending or {}), **cached_count} or None)
 
 
 def _floor(request: PreprocessedRequest) -> int:

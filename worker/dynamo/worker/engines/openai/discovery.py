@@ -39,6 +39,8 @@ def served_name(settings: WorkerSettings, stop: threading.Event | None = None) -
     Raises as `discover`, and `EngineShutdown` where `stop` is set meanwhile.
     """
     server = upstream(settings.arguments())
+    if server.command:
+        raise InvalidArgument("name the model by --model-name: the server that 'command' starts does not run yet")
 
     async def look() -> str:
         async with aiohttp.ClientSession(headers=server.headers(), cookie_jar=aiohttp.DummyCookieJar()) as session:
@@ -89,6 +91,8 @@ def _chosen(models: list[dict[str, Any]], wanted: str) -> dict[str, Any]:
             if model["id"] == wanted:
                 return model
         raise InvalidArgument(f"the server has no model {wanted!r}; it has {', '.join(names[:20])}")
+    own = [model for model in models if not model.get("parent")]  # vLLM lists adapters with the model that they adapt
+    models = own or models
     if len(models) > 1:
         log.warning("the server has %d models, and %r is served: choose by 'server_model'", len(names), names[0])
     if not models:
@@ -138,3 +142,13 @@ async def ask(session: aiohttp.ClientSession, url: str) -> tuple[int, Any]:
         return 0, None
     except msgspec.MsgspecError:
         return response.status, None
+
+
+async def context_now(session: aiohttp.ClientSession, server: Upstream, facts: ServerFacts) -> tuple[bool, int | None]:
+    """Return whether a server still lists its model, and the context that it gives that now."""
+    status, body = await ask(session, f"{server.root}/v1/models")
+    data = body.get("data") if status == 200 and isinstance(body, dict) else None
+    for model in data[:_MOST_MODELS] if isinstance(data, list) else []:
+        if isinstance(model, dict) and model.get("id") == facts.model:
+            return True, _context(model) or await _context_of_props(session, server, facts.api)
+    return False, None

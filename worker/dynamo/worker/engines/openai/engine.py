@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from dynamo.llm.protocols import EOS, PreprocessedRequest, TextRequest
+from dynamo.llm.protocols import PreprocessedRequest, SamplingOptions, StopConditions, TextRequest
 from dynamo.runtime.errors import (
     CapacityExceeded,
     Disconnected,
@@ -22,32 +23,39 @@ from dynamo.runtime.errors import (
     InvalidArgument,
 )
 from dynamo.runtime.process.extras import install_hint
-from dynamo.worker.engine import Abort, EngineFacts, EngineLoad, Sink, nothing_wanted
+from dynamo.runtime.process.tasks import unless_dead
+from dynamo.worker.engine import Abort, EngineFacts, EngineLoad, KvListener, Sink, nothing_wanted
 from dynamo.worker.engines.openai import text_requests
+from dynamo.worker.engines.openai.answers import TextAnswer, TokensAnswer, refusal
 from dynamo.worker.engines.openai.arguments import PLAIN, Upstream, upstream
-from dynamo.worker.engines.openai.dialects import DIALECTS, Call, Dialect, fault
+from dynamo.worker.engines.openai.child_server import ChildServer
+from dynamo.worker.engines.openai.dialects import DIALECTS, Call, Dialect
 from dynamo.worker.engines.openai.events import DONE, EventReader
+from dynamo.worker.engines.openai.server_faults import ANSWER, ServerFaults
 from dynamo.worker.engines.support.open_requests import OpenRequests
 from dynamo.worker.engines.support.request_checks import check_open, room_for
+from dynamo.worker.engines.support.zmq_kv_events import NativeKvEvents
 
 if TYPE_CHECKING:
-    import aiohttp
+    from prometheus_client import Metric
 
     from dynamo.llm import LocalModel
+    from dynamo.worker.engines.openai.connections import Connections
+    from dynamo.worker.engines.openai.discovery import ServerFacts
+    from dynamo.worker.engines.openai.server_metrics import ServerLoad
+    from dynamo.worker.engines.openai.server_watch import ServerWatch
     from dynamo.worker.settings import WorkerSettings
 
 log = logging.getLogger(__name__)
 _NO_LIMIT: Final = 1 << 31
 _MOST_ERROR_BYTES: Final = 64 << 10
-_CONNECT_SECONDS: Final = 5.0
 _STOP_SECONDS: Final = 5.0
 
 
 class OpenAiServer:
     """Ask an OpenAI-compatible server.
 
-    Engine arguments: `url`, `api` (`auto`, `openai`, `vllm`, `sglang`, `llamacpp`), `server_model` (its name there),
-    `api_key_env` (variable with the key), `max_requests`, `ready_secs`, `silence_secs`.
+    `arguments.py` has the engine arguments.
     """
 
     def __init__(self, settings: WorkerSettings, model: LocalModel) -> None:
@@ -55,48 +63,91 @@ class OpenAiServer:
         self._headers = self._server.headers()
         self._text = not settings.model_path
         self._model, self._own_context = model, settings.context_length
+        self._block_size = settings.kv_cache_block_size
         self._open: OpenRequests[asyncio.Task[None]] = OpenRequests()
         self._dialect: Dialect | None = None
-        self._sessions: list[aiohttp.ClientSession] = []
-        """One that keeps connections, and one that opens a new one for each request."""
+        self._faults = ServerFaults(self._server.root)
+        self._child = ChildServer(self._server.command) if self._server.command else None
+        self._connections: Connections | None = None
+        self._watch: ServerWatch | None = None
+        self._native: NativeKvEvents | None = None
 
     async def start(self) -> EngineFacts:
         try:
-            import aiohttp
-
-            from dynamo.worker.engines.openai.discovery import discover
+            from dynamo.worker.engines.openai.connections import Connections
+            from dynamo.worker.engines.openai.server_watch import ServerWatch
         except ImportError as error:
             raise InvalidArgument(f"engine openai can't be loaded ({error}): {install_hint('openai')}") from error
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=self._server.silence_secs)
-        most = self._server.max_requests + 2
-        for connector in (aiohttp.TCPConnector(limit=most), aiohttp.TCPConnector(limit=most, force_close=True)):
-            # Proxies of the environment and cookies have no say: the address is the one that was named.
-            self._sessions.append(
-                aiohttp.ClientSession(
-                    headers=self._headers, timeout=timeout, cookie_jar=aiohttp.DummyCookieJar(), connector=connector
-                )
-            )
-        facts = await discover(self._sessions[0], self._server)
+        self._connections = Connections(self._server, self._headers)
+        if self._child is not None:
+            await self._child.start()
+        facts = await self._discovered(self._connections)
         self._name = facts.model
         contexts = [n for n in (facts.context_length, self._own_context) if n is not None]
         context = min(contexts) if contexts else None
-        if self._text:
-            log.info("%s serves %s, asked in text", self._server.root, facts.model)
-            return EngineFacts(context_length=context, tool_call_parser=text_requests.TOOL_PARSER,
-                               reasoning_parser=text_requests.REASONING_PARSER)  # fmt: skip
+        if not self._text:
+            self._dialect = self._dialect_of(facts)
+            self._context = context or self._model.card.context_length or _NO_LIMIT
+            context = self._context if self._context < _NO_LIMIT else None
+        log.info("%s serves %s, asked %s", self._server.root, facts.model,
+                 "in text" if self._dialect is None else f"by token ids as {facts.api}")  # fmt: skip
+        self._watch = ServerWatch(
+            self._connections.kept, self._server, facts, context=facts.context_length and context, opened=self._open,
+            question=self._question(),
+        )  # fmt: skip
+        load = await self._watch.measure()
+        self._watch.start()
+        return self._facts(context, load)
+
+    async def _discovered(self, connections: Connections) -> ServerFacts:
+        """Return what the server is; `EngineError` as soon as one that was started here has ended."""
+        from dynamo.worker.engines.openai.discovery import discover
+
+        if self._child is None:
+            return await discover(connections.kept, self._server)
+        return await unless_dead(self.failed, discover(connections.kept, self._server))
+
+    def _dialect_of(self, facts: ServerFacts) -> Dialect:
         if facts.api == PLAIN:
             raise InvalidArgument(
                 f"{self._server.root} is none of {', '.join(DIALECTS)}, which name token ids: leave --model-path away"
             )
-        self._dialect = DIALECTS[facts.api]
-        self._context = context or self._model.card.context_length or _NO_LIMIT
-        log.info("%s serves %s, asked by token ids as %s", self._server.root, facts.model, facts.api)
+        return DIALECTS[facts.api]
+
+    def _question(self) -> Call:
+        """Return a request for one token."""
+        if self._dialect is None:
+            body = {"prompt": "1", "max_tokens": 1}
+            return text_requests.call(TextRequest(model=self._name, kind="completions", body=body), self._name)
+        first = self._model.card.bos_token_id
+        request = PreprocessedRequest(
+            model=self._name, token_ids=[1 if first is None else first],
+            stop_conditions=StopConditions(max_tokens=1, ignore_eos=True),
+            sampling_options=SamplingOptions(temperature=0.0),
+        )  # fmt: skip
+        return self._dialect.call(request, self._name, 1)
+
+    def _facts(self, context: int | None, load: ServerLoad | None) -> EngineFacts:
+        if self._dialect is None:
+            return EngineFacts(context_length=context, tool_call_parser=text_requests.TOOL_PARSER,
+                               reasoning_parser=text_requests.REASONING_PARSER)  # fmt: skip
+        blocks = load.blocks if load is not None else None
+        size = (load.block_size if load is not None else None) or self._block_size
+        ranks = self._server.data_parallel_size
+        if self._server.kv_events:
+            self._native = NativeKvEvents(
+                self._server.kv_events, size, replay_endpoint=self._server.kv_events_replay or None,
+                total_kv_blocks=blocks, ranks=range(ranks),
+            )  # fmt: skip
         return EngineFacts(
-            context_length=self._context if self._context < _NO_LIMIT else None, guided=self._dialect.guided
-        )
+            context_length=context, guided=self._dialect.guided, kv_cache_block_size=size, total_kv_blocks=blocks,
+            data_parallel_size=ranks, kv_events=self._native is not None,
+        )  # fmt: skip
 
     async def failed(self) -> BaseException:
-        """Wait for ever: a server that is gone is waited for, and its requests go to other workers meanwhile."""
+        """Wait for the end of a server that was started here. One elsewhere that is gone is waited for."""
+        if self._child is not None:
+            return await self._child.failed()
         never: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         return await never
 
@@ -106,11 +157,33 @@ class OpenAiServer:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=_STOP_SECONDS)
-        for session in self._sessions:
-            await session.close()
+        if self._watch is not None:
+            await self._watch.stop()
+        if self._native is not None:
+            await self._native.stop()
+        if self._connections is not None:
+            await self._connections.close()
+        if self._child is not None:
+            await self._child.stop()
 
     def load(self) -> EngineLoad:
-        return EngineLoad(running=len(self._open))
+        return EngineLoad(running=len(self._open)) if self._watch is None else self._watch.load()
+
+    def metrics(self) -> Iterator[Metric]:
+        """Return what is known of the server, and what was wrong with what it said."""
+        away = "" if self._watch is None else self._watch.availability.why
+        return self._faults.collect(self._model.card.name, away)
+
+    def on_away(self, tell: Callable[[str], None]) -> None:
+        """Tell why the server can't be asked, as `Absent` has it."""
+        assert self._watch is not None, "it has started"
+        self._watch.on_change = tell
+
+    def on_kv(self, listener: KvListener) -> None:
+        """Listen as `KvCaching` has it."""
+        assert self._native is not None, "its facts say so"
+        self._native.on_kv(listener)
+        self._native.start()
 
     def submit(self, request: PreprocessedRequest | TextRequest, sink: Sink) -> Abort:
         self._open.check_closed()
@@ -118,15 +191,16 @@ class OpenAiServer:
         if isinstance(request, TextRequest):
             if 0 in (request.body.get("max_tokens"), request.body.get("max_completion_tokens")):
                 return nothing_wanted(sink)
-            return self._begin(text_requests.call(request, self._name), _TextAnswer(self._open), sink)
+            answer = TextAnswer(self._open, self._faults, request)
+            return self._begin(text_requests.call(request, self._name), answer, sink)
         assert self._dialect is not None, "it has started"
         room = room_for(request, self._context)
         if request.stop_conditions.max_tokens == 0:
             return nothing_wanted(sink)
         call = self._dialect.call(request, self._name, room)
-        return self._begin(call, _TokensAnswer(self._open, self._dialect, request, room), sink)
+        return self._begin(call, TokensAnswer(self._open, self._faults, self._dialect, request, room), sink)
 
-    def _begin(self, call: Call, answer: _TextAnswer | _TokensAnswer, sink: Sink) -> Abort:
+    def _begin(self, call: Call, answer: TextAnswer | TokensAnswer, sink: Sink) -> Abort:
         task = asyncio.get_running_loop().create_task(self._run(call, answer), name="openai request")
         self._open.add(task, sink)
 
@@ -136,124 +210,53 @@ class OpenAiServer:
 
         return abort
 
-    async def _run(self, call: Call, answer: _TextAnswer | _TokensAnswer) -> None:
+    async def _run(self, call: Call, answer: TextAnswer | TokensAnswer) -> None:
         task = asyncio.current_task()
         assert task is not None
+        assert self._watch is not None, "it has started"
         try:
             going_on: Call | None = call
             while going_on is not None and not await self._stream(going_on, answer, task):
                 going_on = answer.end(task)
-        except DynamoException as error:
-            self._open.fail(task, error)
+            self._watch.availability.request_served()
         except Exception as error:  # whatever it is, it is this request's answer
-            self._open.fail(task, self._meaning(error, answer))
+            meant = error if isinstance(error, DynamoException) else self._meaning(error, answer)
+            if isinstance(meant, (EngineError, Disconnected)) or meant is not error:
+                self._watch.failed()
+            self._open.fail(task, meant)
 
-    def _meaning(self, error: Exception, answer: _TextAnswer | _TokensAnswer) -> DynamoException:
+    def _meaning(self, error: Exception, answer: TextAnswer | TokensAnswer) -> DynamoException:
         """Return a broken connection as what lets the frontend try another worker, or go on there."""
         import aiohttp
 
         if isinstance(error, (aiohttp.ClientError, TimeoutError, OSError)):
             # Clients aren't told where the server is.
-            log.warning("%s: %s %s", self._server.root, type(error).__name__, error)
+            first = self._watch is None or not self._watch.availability.failing
+            level = logging.WARNING if first else logging.DEBUG  # one line does for all that a lost server had
+            log.log(level, "%s: %s %s", self._server.root, type(error).__name__, error)
             if answer.begun:
                 return Disconnected("the server behind this worker was lost")
             return CapacityExceeded("The server behind this worker does not answer. Retry later.")
+        self._faults.note(ANSWER, f"sent what could not be read: {error}")
         if isinstance(error, msgspec.MsgspecError):
             return EngineError(f"the server sent what could not be read: {error}")
         return EngineError(f"{type(error).__name__}: {error}")
 
-    async def _stream(self, call: Call, answer: _TextAnswer | _TokensAnswer, task: asyncio.Task[None]) -> bool:
+    async def _stream(self, call: Call, answer: TextAnswer | TokensAnswer, task: asyncio.Task[None]) -> bool:
         """Hand on what one call streams; False where it was over before the answer was."""
-        async with await self._post(call) as response:
+        assert self._connections is not None, "it has started"
+        assert self._watch is not None, "it has started"
+        async with self._connections.asked(call) as response:
             if response.status != 200:
-                raise refusal(response.status, await response.content.read(_MOST_ERROR_BYTES))
+                body = await response.content.read(_MOST_ERROR_BYTES)
+                answer.refused(response.status, body)
+                raise refusal(response.status, body)
             events = EventReader()
             async for chunk in response.content.iter_any():
+                self._watch.chunks += 1
                 for event in events.feed(chunk):
-                    if event == DONE:
-                        break
+                    if event == DONE:  # some servers keep the connection open after it
+                        return False
                     if answer.take(task, event):
                         return True
         return False
-
-    async def _post(self, call: Call) -> aiohttp.ClientResponse:
-        """Return the answer's head. A kept connection may be one that the server closes just now: then a new one."""
-        import aiohttp
-
-        kept, fresh = self._sessions
-        body, url = msgspec.json.encode(call.body), self._server.root + call.path
-        headers = {"Content-Type": "application/json", "Accept": "text/event-stream"}
-        try:
-            return await kept.post(url, data=body, headers=headers, allow_redirects=False)
-        except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
-            return await fresh.post(url, data=body, headers=headers, allow_redirects=False)
-
-
-class _TokensAnswer:
-    """Hands one answer's tokens on."""
-
-    def __init__(
-        self, open_requests: OpenRequests[asyncio.Task[None]], dialect: Dialect, request: PreprocessedRequest, room: int
-    ) -> None:
-        self._open, self._dialect, self._request, self._room = open_requests, dialect, request, room
-        self._reader = dialect.reader(request)
-        self._made: list[int] = []
-
-    @property
-    def begun(self) -> bool:
-        """Tell whether there was output."""
-        return bool(self._made)
-
-    def take(self, task: asyncio.Task[None], event: bytes) -> bool:
-        """Hand on what an event adds; True once the answer has ended."""
-        piece = self._reader.read(event)
-        if piece is None:
-            return False
-        self._made += piece.ids
-        return self._open.hand(task, piece)
-
-    def end(self, task: asyncio.Task[None]) -> Call:
-        """Return the call that goes on; `Disconnected` where the server closed the stream without an end."""
-        call = self._dialect.rest(self._request, self._made, self._room)
-        if call is None:
-            raise Disconnected("the server ended the stream without saying why")
-        return call
-
-
-class _TextAnswer:
-    """Hands one answer's text on."""
-
-    def __init__(self, open_requests: OpenRequests[asyncio.Task[None]]) -> None:
-        self._open, self._reader = open_requests, text_requests.TextReader()
-        self._counts: dict[str, int] = {}
-        self.begun = False
-
-    def take(self, task: asyncio.Task[None], event: bytes) -> bool:
-        """Hand on what an event adds. The counts come after the end, so it is not over with that."""
-        piece = self._reader.read(event)
-        self._counts |= piece.counts or {}
-        if piece.text:
-            self.begun = True
-            self._open.push(task, piece.text, None)
-        return task not in self._open
-
-    def end(self, task: asyncio.Task[None]) -> None:
-        """End with what the server gave as reason; `Disconnected` where it gave none."""
-        if self._reader.finish is None:
-            raise Disconnected("the server ended the stream without saying why")
-        self._open.finish(task, self._reader.finish or EOS, dict(self._counts) or None)
-
-
-def refusal(status: int, body: bytes) -> DynamoException:
-    """Return what an answer without a stream means to its client."""
-    try:
-        data = msgspec.json.decode(body)
-    except msgspec.MsgspecError:
-        data = None
-    told = fault(data) if isinstance(data, dict) else None
-    text = str(told.message if told is not None else body[:300].decode("utf-8", "replace")) or "no reason given"
-    if status in (400, 404, 413, 415, 422):
-        return InvalidArgument(f"the server refuses the request ({status}): {text}")
-    if status in (429, 503):
-        return CapacityExceeded(f"the server is busy ({status}): {text}")
-    return EngineError(f"the server answers {status}: {text}")

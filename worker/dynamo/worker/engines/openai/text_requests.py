@@ -7,7 +7,7 @@ engine hands on text, so both are written out again in the form that the fronten
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -79,7 +79,7 @@ class _Usage(msgspec.Struct):
 class _Event(msgspec.Struct):
     choices: list[_Choice] = []
     usage: _Usage | None = None
-    error: msgspec.Raw | None = None
+    error: Any = None
 
 
 _EVENT: Final = msgspec.json.Decoder(_Event)

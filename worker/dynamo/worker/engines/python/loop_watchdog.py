@@ -29,7 +29,7 @@ class Signs:
         self._limit = limit
         self._asked: float | None = None
         self._next = limit
-        self.told = False
+        self.reported = False
         """Somebody was told of this standstill."""
 
     @property
@@ -38,12 +38,12 @@ class Signs:
         return self._asked is not None
 
     def ask(self, now: float) -> None:
-        self._asked, self._next, self.told = now, self._limit, False
+        self._asked, self._next, self.reported = now, self._limit, False
 
     def answer(self, now: float) -> float | None:
         """Note that it lives; returns how long it stood still, where that was said."""
         asked, self._asked = self._asked, None
-        return now - asked if asked is not None and self.told else None
+        return now - asked if asked is not None and self.reported else None
 
     def due(self, now: float) -> float | None:
         """Return how long it has stood still, where that is to be told now."""
@@ -91,7 +91,7 @@ class StandstillWatch:
         if place is None:
             log.debug("the event loop has stood still for %.1f s, not in %s", stood, self._home.file.name)
         else:
-            self._signs.told = True
+            self._signs.reported = True
             log.warning("%s", held(place, stood))
 
 

@@ -61,6 +61,13 @@ def check_images(request: PreprocessedRequest, engine: str, traits: ImageTraits 
         raise InvalidArgument("images: one stands where the prompt has no token")
 
 
+def refuse_prompt_scores(request: PreprocessedRequest, engine: str) -> None:
+    """Raise `InvalidArgument` for log probabilities of the prompt, from an engine that has none."""
+    if request.output_options.prompt_logprobs is not None:
+        text = f"prompt_logprobs (so echo with logprobs, too): engine {engine} gives no log probabilities of prompts"
+        raise InvalidArgument(text)
+
+
 def check_inputs(request: EmbeddingRequest, context: int | None, vocabulary: int = _HIGHEST_ID + 1) -> None:
     """Raise `InvalidArgument` for a request without inputs, or with one that context or vocabulary don't hold."""
     if not request.token_ids:

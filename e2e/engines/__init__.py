@@ -1,0 +1,1 @@
+"""Scenarios of single engines, as pods with a real model."""

@@ -1,0 +1,31 @@
+"""Gemma 3 270M by mistral.rs, through frontend and worker: the tests that `make test` has with llama.cpp."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.frontend.routes.test_gemma_engines import (  # noqa: F401 # collected here
+    TOKENS,
+    Real,
+    serving,
+    test_a_base_model_is_made_to_call_tools,
+    test_eight_streams_at_once,
+    test_eight_whole_streams_at_once,
+    test_it_says_what_the_engine_says,
+)
+
+
+@pytest.fixture(scope="module")
+def real() -> Iterator[Real]:
+    with serving("mistralrs", of_mistralrs) as served:
+        yield served
+
+
+def of_mistralrs(engine: Any, prompt: str) -> str:
+    """The answer of mistral.rs' own completions, which don't stream, to the same text."""
+    import mistralrs
+
+    asked = mistralrs.CompletionRequest(prompt=f"<bos>{prompt}", model="default", max_tokens=TOKENS, temperature=0.0)
+    return str(engine._runner.send_completion_request(asked).choices[0].text)
