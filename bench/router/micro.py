@@ -57,9 +57,9 @@ def costs(peer: Mapping[str, float]) -> Iterator[Figure]:
     for workers in (1, 8, 64, 512):
         made, ranks = filled(tokens, workers)
         title = f"name and find, {workers} workers"
-        finding = cpu(lambda made=made: made.index.find(made.prompt(tokens).names), 50) * 1e6  # type: ignore[misc]
+        finding = cpu(partial(_find, made, tokens), 50) * 1e6
         yield Figure(title, finding, "µs CPU", peer=peer.get(title))
-        decision = cpu(lambda made=made, ranks=ranks: made.query(made.prompt(tokens), ranks), 50) * 1e6  # type: ignore[misc]
+        decision = cpu(partial(_decide, made, tokens, ranks), 50) * 1e6
         at_64 = decision if workers == 64 else at_64
         limit = {64: _DECISION_US, 512: 3 * at_64}.get(workers)
         yield Figure(f"decision, {PROMPT_TOKENS} tokens, {workers} workers", decision, "µs CPU", _said(decision, limit))
@@ -83,6 +83,14 @@ def filled(tokens: list[int], workers: int) -> tuple[KvScheduler, list[Rank]]:
         made.apply(rank.instance, KvStep(names[: len(names) // (1 + rank.instance % 2)]))
         made.place(f"running {rank.instance}", made.prompt(tokens[rank.instance :][:640]), [rank], 0.0)
     return made, ranks
+
+
+def _find(made: KvScheduler, tokens: list[int]) -> None:
+    made.index.find(made.prompt(tokens).hashes)
+
+
+def _decide(made: KvScheduler, tokens: list[int], ranks: list[Rank]) -> None:
+    made.query(made.prompt(tokens), ranks)
 
 
 def _life(made: KvScheduler, tokens: list[int], ranks: list[Rank]) -> None:

@@ -26,7 +26,7 @@ OFTEN = 0.25
 """Seconds from question to question of who is watched: a twentieth of what counts as a wait here."""
 SEED = 7
 CASES = {"bodies": 25, "http": 15, "wire": 10, "constraints": 15}
-MADE = {"parsers": 10, "files": 15, "templates": 15, "pipelines": 15}
+MADE = {"parsers": 10, "files": 15, "templates": 8, "pipelines": 10}
 """Beside the corpus."""
 
 

@@ -2,51 +2,32 @@
 
 from __future__ import annotations
 
-import logging
-import re
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
-from typing import Any, Final
-
-from fastapi import FastAPI, Request
-from fastapi.openapi.utils import get_openapi
-from fastapi.responses import Response
-from starlette.exceptions import HTTPException
+from typing import Any
 
 from dynamo.frontend.anthropic.errors import in_words_of
-from dynamo.frontend.anthropic.openapi import DESCRIBED as MESSAGES
-from dynamo.frontend.errors import ApiError, bad_request, internal, to_api_error, unknown_route, wrong_method
-from dynamo.frontend.http.guard import PROBES, Guard, is_system
-from dynamo.frontend.http.requests import ClientGone, Receive, Scope, header, request_id
-from dynamo.frontend.openai.openapi import describe
-from dynamo.frontend.openai.responses_openapi import DESCRIBED as RESPONSES
-from dynamo.frontend.responses.answer_structs import ANSWERS
-from dynamo.frontend.responses.cold_replies import error_reply
+from dynamo.frontend.console.paths import is_page, is_served
+from dynamo.frontend.errors import ApiError, unknown_route, wrong_method
+from dynamo.frontend.http.guard import ON_SYSTEM_PORT, PROBES, Guard, is_system
+from dynamo.frontend.http.requests import Receive, Scope, header, request_id
 from dynamo.frontend.responses.stream import Headers, Send, respond_error
-from dynamo.frontend.routes.busy_threshold import busy_router
 from dynamo.frontend.routes.embeddings import EmbedRoute
 from dynamo.frontend.routes.generate import GenerateRoute
 from dynamo.frontend.routes.messages import MessagesRoute
-from dynamo.frontend.routes.models import models_router
 from dynamo.frontend.routes.responses import ResponsesRoute
-from dynamo.frontend.routes.scores import scores_router
-from dynamo.frontend.routes.stored_responses import stored_responses_router
-from dynamo.frontend.routes.system import own_version, system_router
-from dynamo.frontend.routes.token_counts import token_counts_router
 from dynamo.frontend.services import Services
-from dynamo.runtime.errors import DynamoException
 
-log = logging.getLogger(__name__)
-_PARAMETER: Final = re.compile(r"\{[^{}]*\}")
-_UNLISTED: Final = ("/docs", "/openapi.json")
-"""Pages about the description, which aren't in it."""
 Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class Application:
-    """Dispatches: hot routes see uvicorn's own `send`, so nothing stands between a token and the socket."""
+    """Dispatches: hot routes see uvicorn's own `send`, so nothing stands between a token and the socket.
 
-    def __init__(self, services: Services) -> None:
+    A server brings the app of the other routes; loading it takes a third of a second, which no request should wait for.
+    """
+
+    def __init__(self, services: Services, cold: Any = None) -> None:
         self._services = services
         self._hot: dict[str, Asgi] = {
             "/v1/chat/completions": GenerateRoute(services, chat=True),
@@ -55,9 +36,19 @@ class Application:
             "/v1/messages": MessagesRoute(services),
             "/v1/responses": ResponsesRoute(services),
         }
-        self._cold: Any = cold_app(services)
+        self._made = cold
         public, keys = services.settings.access.public_system_routes, services.keys
-        self._guard = None if public and keys is None else Guard(keys, public)
+        pages = {"is_page": is_page} if is_served(services.settings.access) else {}
+        self._guard = None if public and keys is None else Guard(keys, public, **pages)
+
+    @property
+    def _cold(self) -> Any:
+        """Return the FastAPI app; load it now where nobody brought it."""
+        if self._made is None:
+            from dynamo.frontend.routes.cold_app import cold_app
+
+            self._made = cold_app(self._services)
+        return self._made
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if (path := scope["path"])[-1:] == "/" and path != "/":
@@ -84,7 +75,7 @@ class Application:
         """Answer on the system port: what is for those who run the frontend, and nothing of models."""
         scope["client"] = scope.get("client") or ("", 0)  # on this port nobody is this machine for want of an address
         rid = request_id(scope)
-        scope.setdefault("state", {})["request_id"] = rid
+        scope.setdefault("state", {}).update({"request_id": rid, ON_SYSTEM_PORT: True})
         headers: Headers = [(b"x-request-id", rid.encode())]
         if scope["path"] in PROBES or is_system(scope["path"]):
             await self._cold(_as_get(scope), receive, _adding(send, headers))
@@ -105,9 +96,14 @@ class Application:
         """Return the headers that answer OPTIONS; none where nothing is at its path."""
         if (allowed := self._preflight(scope)) is not None:
             return allowed
-        methods = {"POST"} if scope["path"] in self._hot else _methods_at(self._cold, scope["path"])
+        methods = {"POST"} if scope["path"] in self._hot else self._cold_methods(scope["path"])
         own = self._headers(scope, "")[1:]
         return [(b"allow", ", ".join(sorted({*methods, "OPTIONS"})).encode()), *own] if methods else []
+
+    def _cold_methods(self, path: str) -> set[str]:
+        from dynamo.frontend.routes.cold_app import methods_at
+
+        return methods_at(self._cold, path)
 
     @staticmethod
     async def _say_options(send: Send, headers: Headers) -> None:
@@ -137,88 +133,3 @@ def _adding(send: Send, headers: Headers) -> Callable[[dict[str, Any]], Awaitabl
         await send(message)
 
     return add
-
-
-def cold_app(services: Services) -> FastAPI:
-    """Return the FastAPI app of everything that is not hot."""
-    app = FastAPI(
-        title="Dynamo Pipelines", version=own_version(), description="OpenAI-compatible LLM serving.",
-        docs_url=None, redoc_url=None, redirect_slashes=False,
-    )  # fmt: skip
-    app.include_router(system_router(services))
-    app.include_router(models_router(services))
-    app.include_router(token_counts_router(services))
-    app.include_router(scores_router(services))
-    app.include_router(stored_responses_router(services))
-    app.include_router(busy_router(services))
-    app.add_exception_handler(ApiError, _answer)
-    app.add_exception_handler(DynamoException, _answer)
-    app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(ClientGone, _gone)
-    app.add_exception_handler(Exception, _unexpected)
-    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
-    return app
-
-
-def _openapi(app: FastAPI) -> dict[str, Any]:
-    if app.openapi_schema is None:
-        made = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
-        app.openapi_schema = describe(made, RESPONSES, MESSAGES, answers=ANSWERS)
-    return app.openapi_schema
-
-
-async def _answer(request: Request, error: Exception) -> Response:
-    return _replied(request, to_api_error(error))
-
-
-async def _http_error(request: Request, error: Exception) -> Response:
-    """Return starlette's own errors: unknown routes and wrong methods."""
-    assert isinstance(error, HTTPException)
-    if error.status_code == 404:
-        return _replied(request, unknown_route(request.method, request.url.path))
-    if error.status_code == 405:
-        return _replied(request, wrong_method(request.method, request.url.path, _allowed(request, error)))
-    return _replied(request, bad_request(str(error.detail)))
-
-
-def _replied(request: Request, error: ApiError) -> Response:
-    return error_reply(in_words_of(request.scope["path"], error))
-
-
-def _allowed(request: Request, error: HTTPException) -> str:
-    """Return the methods of a path; Starlette names those of the first route that has it."""
-    allowed = _methods_at(request.app, request.scope["path"])
-    named = (error.headers or {}).get("Allow", "").split(",")
-    return ", ".join(sorted(allowed or {method.strip() for method in named if method.strip()}))
-
-
-def _methods_at(app: FastAPI, asked: str) -> set[str]:
-    """Return the methods of a path; empty where there is nothing."""
-    if asked in _UNLISTED:
-        return {"GET", "HEAD"}
-    paths = app.openapi()["paths"]
-    if asked in paths:
-        return _with_head(paths[asked])
-    allowed: set[str] = set()
-    for parameter in ("[^/]+", ".+"):  # ids of models may hold slashes; what fits without is meant
-        for path, methods in paths.items():
-            pattern = parameter.join(re.escape(part) for part in _PARAMETER.split(path))
-            if re.fullmatch(pattern, asked):
-                allowed |= _with_head(methods)
-        if allowed:
-            break
-    return allowed
-
-
-def _with_head(methods: Iterable[str]) -> set[str]:
-    named = {method.upper() for method in methods}
-    return named | {"HEAD"} if "GET" in named else named
-
-
-async def _gone(request: Request, error: Exception) -> Response:
-    return Response(status_code=499)
-
-
-async def _unexpected(request: Request, error: Exception) -> Response:
-    log.error("[%s] the request failed", request.state.request_id, exc_info=error)
-    return _replied(request, internal())

@@ -44,7 +44,7 @@ _TALKING: Final = (
     refused("--no-exclude-tools-when-tool-choice-none", "with tool_choice none a template sees no tools", switch=True),
     refused("--frontend-route-extension", "put a proxy with your routes in front",
             env="DYN_FRONTEND_ROUTE_EXTENSIONS"),
-    refused("--metrics-prefix", "figures are called dynamo_frontend_*; rename them in Prometheus' relabelling",
+    refused("--metrics-prefix", "metrics are called dynamo_frontend_*; rename them in Prometheus' relabelling",
             plain=["dynamo_frontend"], env="DYN_METRICS_PREFIX"),
 )  # fmt: skip
 
@@ -69,7 +69,7 @@ _MODELS: Final = (
             "worker by the header x-dynamo-worker-instance-id",
             keeps=ROUTER_MODES, env="DYN_ROUTER_MODE"),
     needless("--custom-backend-metrics-endpoint --custom-backend-metrics-polling-interval",
-             "workers say their figures in their records and on /metrics"),
+             "workers publish their load in their records and on /metrics"),
     needless("--dyn-debug-perf", "-v and /metrics say where time goes", switch=True, env="DYN_DEBUG_PERF"),
     refused("--exp-python-factory", "an engine in Python is a worker of its own (dynamo.runtime)", switch=True),
     refused("--dump-config-to", "`--help` shows every value and its variable", env="DYN_DUMP_CONFIG_TO"),

@@ -23,6 +23,8 @@ PREFIX: Final = "dynamo_frontend_"
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 MAX_MODELS: Final = 1000
 """Models that get label values of their own; the rest is counted as one."""
+FLUSH_AFTER: Final = 512
+"""Requests, or answers of one, after which histograms count what they recorded: some kilobytes, and a millisecond."""
 
 _TTFT = (0, 0.0022, 0.0047, 0.01, 0.022, 0.047, 0.1, 0.22, 0.47, 1, 2.2, 4.7, 10, 22, 48, 100, 220, 480)
 _ITL = (
@@ -31,6 +33,8 @@ _ITL = (
 _DURATION = (0, 2, 4, 8, 16, 32, 64, 130, 260, 510)
 _ISL = (0, 100, 210, 430, 870, 1800, 3600, 7400, 15000, 31000, 63000, 130000)
 _OSL = (0, 100, 210, 430, 880, 1800, 3700, 7600, 16000, 32000)
+_TOKENIZER_MS = (0.5, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+_STAGE = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 2.5, 5)
 
 _HISTOGRAMS: Final = {
     "time_to_first_token_seconds": ("Seconds until the first token of an answer (TTFT)", _TTFT),
@@ -45,6 +49,7 @@ _HISTOGRAMS: Final = {
 _COUNTERS: Final = {
     "output_tokens_total": "Output tokens",
     "model_cancellation_total": "Requests that ended because the client left",
+    "model_rejection_total": "Requests rejected with 503",
     "model_migration_exhausted_total": "Streams that failed because the migration limit was used up",
     "model_migration_max_seq_len_exceeded_total": "Requests that became too long to migrate (--migration-max-seq-len)",
     "model_kv_steps_total": "Engine steps whose KV events were applied (kv router)",
@@ -56,6 +61,7 @@ _COUNTERS: Final = {
 }
 _GAUGES: Final = {
     "inflight_requests": "Requests in flight",
+    "queued_requests": "Requests in flight that wait for their first token",
     "router_queue_pending_requests": "Requests that wait for a worker with room now",
     "router_queue_pending_isl_tokens": "Prompt tokens of the requests that wait",
     "model_context_length": "Context length of the model in tokens",
@@ -81,7 +87,14 @@ class ModelMeter:
         """Instances by why their KV events are not followed."""
         self.rejections: dict[str, int] = {}
         """Requests that got 503, by the error's code."""
+        self.dispatched = 0
+        """Requests that are prepared, and wait for their first token."""
         self.gap = self.histograms["inter_token_latency_seconds"].observe
+        self.record_ttft = self.histograms["time_to_first_token_seconds"].record
+        self.record_duration = self.histograms["request_duration_seconds"].record
+        self._record_prompt = self.histograms["input_sequence_tokens"].record
+        self._record_produced = self.histograms["output_sequence_tokens"].record
+        self._record_cached = self.histograms["cached_tokens"].record
 
     def add(self, counter: str, amount: float = 1) -> None:
         self.counters[counter] += amount
@@ -89,6 +102,7 @@ class ModelMeter:
     def rejected(self, reason: str) -> None:
         """Count a request that was known to be for this model, and got 503; `reason` is the error's code."""
         self.rejections[reason] = self.rejections.get(reason, 0) + 1
+        self.add("model_rejection_total")
 
     def migrated(self, kind: str) -> None:
         """Count a migration; `kind`: new_request (before the first token) or ongoing_request."""
@@ -97,18 +111,23 @@ class ModelMeter:
     def observe(self, histogram: str, value: float) -> None:
         self.histograms[histogram].observe(value)
 
-    def used(self, prompt: int, produced: int, cached: int) -> int:
-        """Count an answer that is over, and return the tokens that it had."""
-        histograms = self.histograms
-        histograms["input_sequence_tokens"].observe(prompt)
-        histograms["output_sequence_tokens"].observe(produced)
-        histograms["cached_tokens"].observe(cached)
-        self.add("output_tokens_total", produced)
-        return produced
+    def used(self, prompt: int, produced: int, cached: int) -> None:
+        """Count the tokens of an answer that is over."""
+        self._record_prompt(prompt)
+        self._record_produced(produced)
+        self._record_cached(cached)
+        self.counters["output_tokens_total"] += produced
+        if self.histograms["output_sequence_tokens"].pending >= FLUSH_AFTER:  # a request may have many answers
+            self.flush()
+
+    def flush(self) -> None:
+        """Count the values that histograms have recorded."""
+        for histogram in self.histograms.values():
+            histogram.flush()
 
 
 class Metrics(Collector):
-    """The figures of one frontend process."""
+    """The metrics of one frontend process."""
 
     def __init__(self, active: Callable[[], float] = lambda: 0) -> None:
         """Make the metrics; `active` says how many requests the servers are answering."""
@@ -120,16 +139,23 @@ class Metrics(Collector):
         self._rejections: dict[str, int] = {}
         """Before a model was known, by reason."""
         self._active = active
+        self.tokenizer = Histogram(_TOKENIZER_MS)
+        """Milliseconds of a prompt's template and tokens."""
+        self.preprocess, self.route, self.dispatch = Histogram(_STAGE), Histogram(_STAGE), Histogram(_STAGE)
+        self._ended = 0
+        """Requests since histograms counted what they recorded."""
+        self.of_workers: Callable[[], Iterable[Metric]] = list
+        """The gauges of workers, where somebody knows any."""
         self.registry = CollectorRegistry()
         self.registry.register(self)
 
     def meter(self, model: str) -> ModelMeter:
         """Return the figures of `model`; those over `MAX_MODELS` share one."""
-        found = self._meters.get(model)
-        if found is None:
+        meter = self._meters.get(model)
+        if meter is None:
             name = model if len(self._meters) < MAX_MODELS else "other"
-            found = self._meters[name] = self._meters.get(name) or ModelMeter(name)
-        return found
+            meter = self._meters[name] = self._meters.get(name) or ModelMeter(name)
+        return meter
 
     def started(self, model: str, endpoint: str, kind: str) -> None:
         key = (model, endpoint, kind)
@@ -139,6 +165,16 @@ class Metrics(Collector):
         """Count a request that is over; `error` is empty where it went well."""
         key = (model, endpoint, kind, "error" if error else "success", error)
         self._requests[key] = self._requests.get(key, 0) + 1
+        self._ended += 1
+        if self._ended >= FLUSH_AFTER:
+            self._flush()
+
+    def _flush(self) -> None:
+        self._ended = 0
+        for histogram in (self.tokenizer, self.preprocess, self.route, self.dispatch):
+            histogram.flush()
+        for meter in self._meters.values():
+            meter.flush()
 
     def hit(self, limit: str) -> None:
         """Count a time limit that ended something; the names are in docs/design/serving/overload.md."""
@@ -168,7 +204,30 @@ class Metrics(Collector):
         active.add_metric([], self._active())
         yield active
         yield _counter("timeouts", "Requests and connections that a time limit ended, by limit", "type", self._timeouts)
+        yield from self._stage_families()
         yield from self._model_families()
+        yield from self.of_workers()
+
+    def _stage_families(self) -> Iterator[Metric]:
+        """Yield where requests spend their time until the first token, and how many are where now."""
+        tokenizer = HistogramMetricFamily(
+            PREFIX + "tokenizer_latency_ms", "Milliseconds of a prompt's template and tokens", labels=["operation"]
+        )
+        tokenizer.add_metric(["tokenize"], self.tokenizer.buckets(), self.tokenizer.total)
+        took = HistogramMetricFamily(PREFIX + "stage_duration_seconds", "Seconds of a stage", labels=["stage"])
+        for stage in ("preprocess", "route", "dispatch"):
+            histogram: Histogram = getattr(self, stage)
+            took.add_metric([stage], histogram.buckets(), histogram.total)
+        now = GaugeMetricFamily(
+            PREFIX + "stage_requests", "Requests in a stage until their first token", labels=["stage", "phase"]
+        )
+        meters = self._meters.values()
+        waiting = sum(meter.gauges["router_queue_pending_requests"] for meter in meters)
+        sent = sum(meter.dispatched for meter in meters)
+        now.add_metric(["preprocess", ""], sum(meter.gauges["queued_requests"] for meter in meters) - sent)
+        now.add_metric(["route", "aggregated"], waiting)
+        now.add_metric(["dispatch", "aggregated"], max(0, sent - waiting))
+        yield from (tokenizer, took, now)
 
     def _requests_families(self) -> Iterator[Metric]:
         labels = ["model", "endpoint", "request_type"]
@@ -177,12 +236,17 @@ class Metrics(Collector):
             "Requests that have ended, by status and error type",
             labels=[*labels, "status", "error_type"],
         )
+        failures = CounterMetricFamily(
+            PREFIX + "failures", "Requests that have ended with an error", labels=[*labels, "error_type"]
+        )
         for key, count in self._requests.items():
             total.add_metric(key, count)
+            if key[-1]:
+                failures.add_metric([*key[:3], key[-1]], count)
         started = CounterMetricFamily(PREFIX + "requests_started", "Requests that have begun", labels=labels)
         for start, count in self._started.items():
             started.add_metric(start, count)
-        yield from (total, started)
+        yield from (total, failures, started)
 
     def _model_families(self) -> Iterator[Metric]:
         meters = list(self._meters.values())

@@ -1,4 +1,4 @@
-"""A frontend in one process: builds everything, serves, leaves in order.
+"""A frontend in one process: serves what `assembly.py` builds, leaves in order.
 
 `main.py` calls it with a runtime of its own, `dynamo-run in=http` with the runtime of
 its process (which may be in memory). Whoever brings the runtime closes it.
@@ -11,50 +11,25 @@ import contextlib
 import errno
 import logging
 import os
-import random
 import signal
 import socket
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from dynamo.frontend.app import Application
+from dynamo.frontend.assembly import frontend
 from dynamo.frontend.errors import unavailable
-from dynamo.frontend.generation.token_timeouts import TokenWatch, period
-from dynamo.frontend.http.api_keys import ApiKeys
-from dynamo.frontend.http.body_budget import BodyBudget
 from dynamo.frontend.http.connection_shares import LARGEST_HEAD, Limits
-from dynamo.frontend.http.cors import Cors
 from dynamo.frontend.http.server import HttpServer
 from dynamo.frontend.http.settings import KB
 from dynamo.frontend.http.sockets import bind, connections_of_each, most_connections, url_of
 from dynamo.frontend.http.tls import context as tls_context
-from dynamo.frontend.images.loading import ImageLoader
-from dynamo.frontend.limits.concurrency_limits import ConcurrencyLimiter
-from dynamo.frontend.limits.memory import keep_large_blocks_apart
-from dynamo.frontend.limits.request_threads import RequestThreads
-from dynamo.frontend.metrics import Metrics
-from dynamo.frontend.responses.pings import Pings
-from dynamo.frontend.responses.stream import BatchWriter
-from dynamo.frontend.routing.busy_thresholds import BusyThresholds
-from dynamo.frontend.routing.model_loader import Loader
-from dynamo.frontend.routing.model_watcher import ModelWatcher
-from dynamo.frontend.routing.session_affinity import Sessions
-from dynamo.frontend.services import Lifecycle, RunningServer, Services
-from dynamo.frontend.settings import FrontendSettings, disagg_rules, problem, watched
-from dynamo.frontend.stored.background import Background
-from dynamo.frontend.stored.directory import ResponseDirectory
-from dynamo.frontend.stored.peers import Peers
-from dynamo.frontend.stored.store import StoredResponses
-from dynamo.llm.kv_events.replica_sync import ReplicaSync
-from dynamo.llm.kv_events.subscriber import KvEventSubscriber
-from dynamo.llm.models.file_cache import FileCache
-from dynamo.runtime.discovery.instance_view import InstanceView
+from dynamo.frontend.routes.cold_app import cold_app
+from dynamo.frontend.services import RunningServer, Services
+from dynamo.frontend.settings import FrontendSettings, problem
 from dynamo.runtime.errors import InvalidArgument
 from dynamo.runtime.http.server import ProbeServer
-from dynamo.runtime.load_balancing import RouterMode
-from dynamo.runtime.names import EndpointPath
 from dynamo.runtime.process.shutdown import ShutdownSignal
 from dynamo.runtime.runtime import DistributedRuntime
 
@@ -97,96 +72,10 @@ async def serve_http(
         if leaving is None:
             stack.enter_context(leaving_.handling())
         async with frontend(runtime, settings) as services:
-            application = Application(services)
+            application = Application(services, cold_app(services))
             async with _system(application, system, on_system):
                 server = HttpServer(application, _limits(settings), services.metrics, tls)
                 await _serve(services, server, own, on_ready=on_ready, on_grpc=on_grpc, leaving=leaving_)
-
-
-@contextlib.asynccontextmanager
-async def frontend(runtime: DistributedRuntime, settings: FrontendSettings) -> AsyncIterator[Services]:
-    """Build the parts of a frontend over a runtime, listening to its registry."""
-    view = await runtime.registry.watch(watched(settings), "frontend")
-    servers: list[RunningServer] = []
-    metrics = Metrics(lambda: float(sum(server.running for server in servers)))
-    watcher = _watcher(runtime, view, metrics, settings)
-    watch = _watch(settings, metrics)
-    keep_large_blocks_apart()
-    services = Services(
-        pool=watcher.pool,
-        opener=runtime.caller,
-        writer=BatchWriter(runtime.caller.after_batch, time.monotonic),
-        metrics=metrics, servers=servers,
-        settings=settings,
-        cors=Cors.of(settings.cors_origin),
-        lifecycle=Lifecycle(), keys=ApiKeys(settings.access.api_keys_file) if settings.access.api_keys_file else None,
-        limiter=_limiter(settings, metrics), watch=watch, tracing=runtime.tracing,
-        connected=lambda: runtime.bus.connected, bodies=BodyBudget(settings.body_budget, metrics.rejected),
-        threads=RequestThreads(refused=metrics.rejected), stored=_stored(runtime, settings),
-        images=ImageLoader.of(settings.images, metrics.rejected),
-    )  # fmt: skip
-    stop_listening, pings = view.listen(watcher), Pings(services.answers)
-    try:
-        if namespace := watched(settings):
-            await runtime.caller.listen(namespace)
-        if services.stored is not None:
-            await services.stored.open()
-            servers.append(services.stored.background)
-        await view.wait_synced()
-        yield services
-    finally:
-        stop_listening()
-        pings.stop()
-        if watch is not None:
-            watch.stop()
-        services.threads.close()
-        services.images.close()
-        if services.stored is not None:
-            await services.stored.background.close()
-        await watcher.stop()
-
-
-def _watcher(
-    runtime: DistributedRuntime, view: InstanceView, metrics: Metrics, settings: FrontendSettings
-) -> ModelWatcher:
-    """Make what follows the models' instances, and the pool that it fills."""
-    mode = cast("Literal['auto', 'default', 'fastokens']", settings.tokenizer)
-    loader = Loader(runtime.caller, FileCache(), mode)
-    return ModelWatcher(
-        view, loader, metrics, mode=RouterMode(settings.router_mode), random=random.Random(),
-        busy_thresholds=_busy_thresholds(settings, metrics),
-        sessions=None if settings.sessions.ttl is None else Sessions(settings.sessions), migration=settings.migration,
-        kv=settings.kv, disagg=disagg_rules(settings),
-        events=KvEventSubscriber(runtime.bus, runtime.caller) if settings.kv.follow_events else None,
-        sharing=ReplicaSync(runtime.bus, runtime.client_id) if settings.kv.replica_sync else None,
-        namespace_prefix=settings.namespace_prefix,
-        only=EndpointPath.parse(settings.endpoint) if settings.endpoint else None,
-    )  # fmt: skip
-
-
-def _stored(runtime: DistributedRuntime, settings: FrontendSettings) -> ResponseDirectory | None:
-    """Return what keeps responses; None where that is off."""
-    if not settings.stored.ttl:
-        return None
-    store = StoredResponses(settings.stored)
-    return ResponseDirectory(store, Background(store), Peers(runtime, watched(settings) or ""))
-
-
-def _limiter(settings: FrontendSettings, metrics: Metrics) -> ConcurrencyLimiter | None:
-    limits = settings.concurrency
-    return ConcurrencyLimiter(limits, metrics.rejected) if limits.any else None
-
-
-def _watch(settings: FrontendSettings, metrics: Metrics) -> TokenWatch | None:
-    limits = settings.token_limits
-    return None if period(limits) is None else TokenWatch(limits, metrics.hit, time.monotonic)
-
-
-def _busy_thresholds(settings: FrontendSettings, metrics: Metrics) -> BusyThresholds:
-    busy_thresholds = BusyThresholds(metrics, settings.thresholds, settings.queue)
-    for line in busy_thresholds.said_at_start(settings.router_mode):
-        log.warning(line)
-    return busy_thresholds
 
 
 def open_port(settings: FrontendSettings, *, shared: bool = False) -> socket.socket:

@@ -18,6 +18,7 @@ from dynamo.frontend.images.request_images import RequestImages
 from dynamo.frontend.limits.concurrency_limits import ConcurrencyLimiter
 from dynamo.frontend.limits.request_threads import RequestThreads
 from dynamo.frontend.metrics import Metrics
+from dynamo.frontend.request_log.log import RequestLog
 from dynamo.frontend.responses.stream import BatchWriter
 from dynamo.frontend.routing.model_pool import ModelPool
 from dynamo.frontend.settings import FrontendSettings
@@ -82,6 +83,8 @@ class Services(msgspec.Struct):
     """What answers under way repeat of their requests."""
     stored: ResponseDirectory | None = None
     """There where responses are kept."""
+    request_log: RequestLog | None = None
+    """There where ended requests can be explained."""
     tracing: Tracing | None = None
     """There where traces are asked for."""
     connected: Callable[[], bool] = lambda: True

@@ -15,6 +15,7 @@ from dynamo.frontend.http.settings import AccessSettings, ClientTimeouts, TlsSet
 from dynamo.frontend.images.settings import ImageSettings
 from dynamo.frontend.limits.settings import ConcurrencyLimits, MigrationSettings, StoredResponsesSettings, TokenLimits
 from dynamo.frontend.openai.request_defaults import RequestDefaults
+from dynamo.frontend.request_log.log import MOST_REQUESTS
 from dynamo.frontend.routing.admission_policy import QueueOptions, Thresholds
 from dynamo.frontend.routing.disaggregation import DisaggSettings, Rules, rules
 from dynamo.frontend.routing.kv_options import KvOptions
@@ -103,6 +104,10 @@ class FrontendSettings:
         None, "Connections per frontend process; further ones get 503. Unset: the limit of open files, "
         "less 448.", env="DYN_HTTP_MAX_CONNECTIONS",
     )  # fmt: skip
+    request_log_size: int = setting(
+        4096, "Requests, of those that ended in the last ten minutes, that `dynamo explain` finds; 0: none.",
+        env="DYN_REQUEST_LOG_SIZE",
+    )  # fmt: skip
     verbose: int = 0
     endpoint: str = ""
     """The only one whose workers are asked, `NAMESPACE.COMPONENT.ENDPOINT` (`dynamo-run out=dyn://…`); empty: all."""
@@ -113,6 +118,8 @@ class FrontendSettings:
     else that is refused."""
     request_defaults: RequestDefaults | None = None
     """For requests that leave them out (`dynamo-run --request-template`)."""
+    model_aliases: Mapping[str, str] | None = None
+    """Names beside a model's own, where nobody serves a model of that name (`dynamo-run` without a model)."""
 
     @cached_property
     def body_limit(self) -> int:
@@ -176,6 +183,8 @@ def _problems(settings: FrontendSettings) -> Iterator[str | None]:
     yield _disagg_problem(settings)
     yield out_of_range(settings, "workers", "max_connections", least=1)
     yield out_of_range(settings, "worker_wait_timeout_secs")
+    if not 0 <= settings.request_log_size <= MOST_REQUESTS:
+        yield f"--request-log-size must be between 0 and {MOST_REQUESTS}"
     yield out_of_range(settings, "write_timeout_secs", "request_timeout_secs", "body_limit_mb", above=True)
     if settings.body_budget_mb is not None and not settings.body_limit_mb <= settings.body_budget_mb < float("inf"):
         yield "--body-budget-mb must be at least --body-limit-mb: a body that is larger would never be read"

@@ -22,13 +22,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
+from urllib.parse import quote
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-from dynamo.frontend.http.guard import SYSTEM_ROUTES
+from dynamo.frontend.http.guard import REQUESTS, SYSTEM_ROUTES
 from dynamo.frontend.http.sockets import url_of
 from dynamo.frontend.responses.stream import Send
 from dynamo.frontend.server import open_port, open_system_port
@@ -39,6 +40,9 @@ from dynamo.runtime.process.shutdown import ShutdownSignal
 
 _COUNTS: Final = (
     "_inflight_requests",
+    "_stage_requests",
+    "_worker_active_decode_blocks",
+    "_worker_active_prefill_tokens",
     "_active_requests",
     "_disconnected_clients",
     "_pending_requests",
@@ -94,6 +98,8 @@ _STABLE_SECONDS: Final = 60.0
 _OF_ANY: Final = tuple(path for path in SYSTEM_ROUTES if path != "/metrics")
 _PASSED_ON: Final = (b"content-type", b"content-security-policy", b"x-content-type-options", b"referrer-policy")
 _JSON: Final = (b"content-type", b"application/json")
+_NOBODY: Final = b'{"error":{"message":"No process answers","type":"service_unavailable"}}'
+_LONGEST_ID: Final = 128
 
 
 def next_backoff(last: float, ran_for: float) -> float:
@@ -194,10 +200,10 @@ class Child:
     async def health(self) -> tuple[int, dict[str, object]]:
         try:
             status, _, body = await self.ask("/health")
-            found: dict[str, object] = json.loads(body)
+            health: dict[str, object] = json.loads(body)
         except (OSError, TimeoutError, ValueError):
             return 503, {"status": "unhealthy", "message": self.failed or f"process {self.index} does not answer"}
-        return status, found
+        return status, health
 
 
 class SystemApp:
@@ -208,7 +214,9 @@ class SystemApp:
 
     async def __call__(self, scope: dict[str, object], receive: object, send: Send) -> None:
         path = str(scope.get("path", ""))
-        if path in _OF_ANY and scope.get("method") == "GET":
+        if path.startswith(REQUESTS) and scope.get("method") == "GET":
+            status, body, more = await self._found(path.removeprefix(REQUESTS))
+        elif path in _OF_ANY and scope.get("method") == "GET":
             status, body, more = await self._any(path)
         else:
             status, body, kind = await self._answer(path)
@@ -223,14 +231,25 @@ class SystemApp:
                 status, head, body = await child.ask(path)
                 fields = (line.partition(b": ") for line in head.split(b"\r\n")[1:])
                 return status, body, [(name, value) for name, _, value in fields if name in _PASSED_ON]
-        return 503, b'{"error":{"message":"No process answers","type":"service_unavailable"}}', [_JSON]
+        return 503, _NOBODY, [_JSON]
+
+    async def _found(self, request_id: str) -> tuple[int, bytes, list[tuple[bytes, bytes]]]:
+        """Ask every child for a request: one of them had it. An id may hold anything, so it is written as a path is."""
+        path, answer = REQUESTS + quote(request_id[:_LONGEST_ID], safe=""), (503, _NOBODY, [_JSON])
+        for child in self._children:
+            with contextlib.suppress(OSError, TimeoutError):
+                status, _, body = await child.ask(path)
+                answer = status, body, [_JSON]
+                if status == 200:
+                    break
+        return answer
 
     async def _answer(self, path: str) -> tuple[int, bytes, bytes]:
         if path == "/live":
             return 200, b'{"status":"live","message":"Service is live"}', b"application/json"
         if path == "/health":
-            found = await asyncio.gather(*(child.health() for child in self._children))
-            status, body = merge_health(found)
+            answers = await asyncio.gather(*(child.health() for child in self._children))
+            status, body = merge_health(answers)
             return status, json.dumps(body).encode(), b"application/json"
         if path == "/metrics":
             texts = await asyncio.gather(*(child.metrics() for child in self._children))
@@ -242,8 +261,8 @@ class SystemApp:
 def _of_each(settings: FrontendSettings) -> FrontendSettings:
     """Return the settings of one of the processes: its share of what all of them may store together."""
     stored, share = settings.stored, settings.workers
-    each = replace(stored, max_count=max(1, stored.max_count // share), max_mb=stored.max_mb / share)
-    return replace(settings, workers=1, stored=each)
+    part = replace(stored, max_count=max(1, stored.max_count // share), max_mb=stored.max_mb / share)
+    return replace(settings, workers=1, stored=part)
 
 
 async def supervise(settings: FrontendSettings, on_ready: Callable[[str, str | None], None]) -> None:

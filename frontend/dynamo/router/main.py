@@ -105,25 +105,25 @@ class _Figures(Collector):
         )
         for reason, count in self._counts.unfollowed.items():
             unfollowed.add_metric([reason], count)
-        found: list[Metric] = [unfollowed]
+        metrics: list[Metric] = [unfollowed]
         for name, text in _COUNTERS.items():
             value = self._counts.counters[f"model_{name}_total"]
-            found.append(CounterMetricFamily(f"dynamo_router_{name}", text, value=value))
-        return found
+            metrics.append(CounterMetricFamily(f"dynamo_router_{name}", text, value=value))
+        return metrics
 
 
 async def _work(settings: RouterSettings) -> None:
     config = replace(RuntimeConfig.from_env(), discovery_backend=settings.discovery_backend)
-    told = asyncio.Event()
+    stopped = asyncio.Event()
     async with contextlib.AsyncExitStack() as stack:
         runtime = await DistributedRuntime.create(config)
         stack.push_async_callback(runtime.shutdown)
         for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, told.set)
+            asyncio.get_running_loop().add_signal_handler(number, stopped.set)
         router = await stack.enter_async_context(serving(runtime, settings))
         port = await _system(runtime, settings, router, stack)
         _say_ready({"instance": runtime.id, "endpoint": str(settings.served("generate")), "system_port": port})
-        await told.wait()
+        await stopped.wait()
         await runtime.shutdown()  # running streams first; the router is needed until they end
 
 

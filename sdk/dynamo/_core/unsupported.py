@@ -9,7 +9,7 @@ from typing import Final
 
 from dynamo.runtime.unsupported import LEFT_OUT
 
-_FIGURES: Final = "keep figures with prometheus_client: DYN_SYSTEM_PORT shows them under /metrics"
+_FIGURES: Final = "keep metrics with prometheus_client: DYN_SYSTEM_PORT shows them under /metrics"
 _LOAD: Final = "each instance's figures are in Client.instances(); workers answer the endpoint load_metrics, too"
 _SCALING: Final = "pipelines are scaled by `kubectl scale`, or by an HPA on them; no planner asks a program"
 _MOCKER: Final = "`dynamo simulate` replays traces and workloads; the mocker is `dynamo-run out=mocker`"

@@ -11,7 +11,7 @@ from typing import Final, NoReturn
 from dynamo.runtime.errors import InvalidArgument
 
 _IN_FRONTENDS: Final = "frontends do this for each model that a worker registers: call register_llm, start a frontend"
-_OWN_FIGURES: Final = "keep figures with prometheus_client: DYN_SYSTEM_PORT shows them under /metrics"
+_OWN_FIGURES: Final = "keep metrics with prometheus_client: DYN_SYSTEM_PORT shows them under /metrics"
 _OWN_LOGS: Final = "call configure_dynamo_logging, and set DYN_LOG"
 _ENGINES_LOGS: Final = "dynamo-worker sets the logging of the engine that it starts"
 _ONE_REQUEST: Final = "a request is one message here: take it with serve_endpoint, and send another for what follows"

@@ -257,7 +257,7 @@ def test_client_that_disappears_frees_the_engine(served: Any, echo: Any, within:
 def test_half_closed_client_is_answered(served: Any, echo: Any, within: Any) -> None:
     """A client that closes its sending side may still read: it gets its stream. One that closes it all is gone."""
     with served.socket() as sock:
-        sock.sendall(request(STREAM))
+        sock.sendall(request(STREAM), socket.MSG_MORE)  # with its end in one segment: before the answer begins
         sock.shutdown(socket.SHUT_WR)
         assert b"data: [DONE]" in read_to_end(sock)
     echo.delay = 0.01

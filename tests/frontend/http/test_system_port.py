@@ -134,3 +134,20 @@ def test_a_taken_system_port_is_one_sentence() -> None:
     assert made.returncode == 1
     assert b"--system-port" in made.stderr
     assert b"Traceback" not in made.stderr
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_the_system_port_explains_requests_of_every_process(start: Start, workers: str) -> None:
+    """Whichever process had one; an id that would be more than a path is none that is known."""
+    said = start("--no-public-system-routes", "--system-port", "0", "--workers", workers)
+    body = {"model": "nobody", "messages": [{"role": "user", "content": "a"}]}
+    for number in range(8):  # a connection each, which the kernel spreads
+        answer = httpx.post(f"{said['url']}/v1/chat/completions", json=body, headers={"x-request-id": f"id/{number}"})
+        assert answer.is_error
+    assert httpx.get(f"{said['url']}/requests/id%2F0").status_code == 404
+    for number in range(8):
+        fields = httpx.get(f"{said['system_url']}/requests/id%2F{number}").json()
+        assert (fields["id"], fields["status"]) == (f"id/{number}", answer.status_code)
+    injected = httpx.get(f"{said['system_url']}/requests/x%20HTTP%2F1.0%0D%0Aa:b%0D%0A%0D%0AGET%20%2Fmetrics")
+    assert (injected.status_code, list(injected.json())) == (404, ["error"])
+    assert httpx.get(f"{said['system_url']}/requests/{'x' * 5000}").status_code == 404

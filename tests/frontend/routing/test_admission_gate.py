@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from dynamo.frontend.app import Application
-from dynamo.frontend.server import frontend
+from dynamo.frontend.assembly import frontend
 from dynamo.frontend.settings import FrontendSettings
 from dynamo.runtime import DistributedRuntime
 from dynamo.runtime.process.settings import build

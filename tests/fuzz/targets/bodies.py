@@ -39,6 +39,7 @@ _FITTING: Final[dict[str, Any]] = {
     "session_id": "s", "action": "open", "functions": None, "suffix": None, "prompt_logprobs": None,
     "chat_template_kwargs": {"enable_thinking": False}, "chat_template_args": {}, "function_call": None,
     "max_output_tokens": 8, "instructions": "Be brief.", "system": "Be brief.", "store": True, "truncation": "auto",
+    "items": [{"type": "message", "role": "user", "content": "text"}],
     "query": "text", "text_1": "text", "text_2": ["text"],
     "reasoning": {"effort": "low"}, "text": {"format": {"type": "text"}}, "thinking": {"type": "enabled"},
 }  # fmt: skip
@@ -50,6 +51,8 @@ REQUIRED: Final = {"/v1/chat/completions": ("model", "messages"), "/v1/completio
                    "/v1/responses": ("model", "input"), "/v1/responses/input_tokens": ("model", "input"),
                    "/v1/messages": ("model", "messages", "max_tokens"),
                    "/v1/messages/count_tokens": ("model", "messages"),
+                   "/v1/conversations": (), "/v1/conversations/{conversation_id}": ("metadata",),
+                   "/v1/conversations/{conversation_id}/items": ("items",),
                    "/v1/rerank": ("model", "query", "documents"),
                    "/v1/score": ("model", "text_1", "text_2")}  # fmt: skip
 
@@ -132,6 +135,7 @@ def case(random: Random) -> tuple[str, list[Shot]]:
     headers = {} if random.random() < 0.1 else {"x-request-timeout-ms": str(MILLISECONDS)}
     if random.random() < 0.1:
         headers["x-request-id"] = "r" * random.choice((1, 100, 4000))
+    path = path.replace("{conversation_id}", "conv_none")
     return name, [post(path, text[: hostile.LARGEST + 50_000], name, **headers)]
 
 

@@ -1,13 +1,14 @@
 """Target `wire`: what a pod of the namespace could publish on NATS: requests, chunks, controls, answers, events.
 
 Subjects are those that are in use, heard while others' streams run. Frames of a live worker are left alone: whoever
-may publish in a namespace may answer for its workers (SECURITY.md).
+may publish in a namespace may answer for its workers (SECURITY.md). What a message holds is tried here, not how many
+fit on a NATS: whoever floods that of a namespace slows that namespace alone.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
@@ -26,6 +27,9 @@ NAME: Final = "wire"
 MODELS: Final = (MODEL,)
 _LIMIT: Final = 1_000_000
 """Bytes of a message: the server's own limit."""
+_MOST_BYTES: Final = 32_000_000
+_MOST_MESSAGES: Final = 2_000
+"""Of one case: as much as a worker reads in a tenth of a second."""
 _BOMBS: Final = (
     b"",
     b"\xc1",
@@ -99,13 +103,23 @@ class Wire:
                 self._heard, self._of = Heard(), of
                 await client.subscribe("dyn.>", cb=_taking(self._heard))
                 await _until_asked(self._heard)
-            for subject, data in volley.make(Random(volley.seed), self._heard):
-                await client.publish(subject, data[:_LIMIT])
+            for subject, data in _bounded(volley.make(Random(volley.seed), self._heard)):
+                await client.publish(subject, data)
             await client.flush(timeout=30)
             await asyncio.sleep(0.2)
         finally:
             await client.close()
         return []
+
+
+def _bounded(messages: list[tuple[str, bytes]]) -> Iterator[tuple[str, bytes]]:
+    """Yield the first messages, each as long as the server takes it, up to what one case may send."""
+    left = _MOST_BYTES
+    for subject, data in messages[:_MOST_MESSAGES]:
+        left -= min(len(data), _LIMIT)
+        if left < 0:
+            return
+        yield subject, data[:_LIMIT]
 
 
 def _taking(heard: Heard) -> Any:

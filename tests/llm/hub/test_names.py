@@ -29,6 +29,7 @@ TINY = HubModel("org/tiny")
         ("org/tiny/b.gguf@v1", HubModel("org/tiny", "v1", "b.gguf")),
         ("org/tiny@v1/b.gguf", HubModel("org/tiny", "v1", "b.gguf")),
         ("https://huggingface.co/org/tiny", TINY),
+        ("hf.co/org/tiny:Q4_K_M", HubModel("org/tiny", variant="Q4_K_M")),
         ("https://hf.co/org/tiny/tree/v1", HubModel("org/tiny", "v1")),
         ("https://huggingface.co/org/tiny/blob/main/b.gguf?download=true", HubModel("org/tiny", "main", "b.gguf")),
         ("tiny", None),

@@ -9,6 +9,8 @@ import msgspec
 from dynamo.frontend.errors import ApiError
 
 PATH: Final = "/v1/messages"
+THREAD_NOT_FOUND: Final = "thread_not_found"
+THREAD_UNSUPPORTED: Final = "thread_unsupported_request"
 _TYPES: Final = {
     401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large",
     429: "rate_limit_error", 503: "overloaded_error", 504: "timeout_error",
@@ -30,7 +32,10 @@ class MessagesError(ApiError):
     def told(self) -> dict[str, Any]:
         """Return the object that clients read."""
         other = "invalid_request_error" if self.status < 500 else "api_error"
-        return {"type": "error", "error": {"type": _TYPES.get(self.status, other), "message": self.message}}
+        error: dict[str, Any] = {"type": _TYPES.get(self.status, other), "message": self.message}
+        if self.code in (THREAD_NOT_FOUND, THREAD_UNSUPPORTED):  # the SDK reads it, and goes on without a thread
+            error["details"] = {"error_code": self.code, "unsupported": ["thread"]}
+        return {"type": "error", "error": error}
 
     def body(self) -> bytes:
         return msgspec.json.encode(self.told())

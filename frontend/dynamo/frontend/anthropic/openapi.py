@@ -55,6 +55,7 @@ DESCRIBED: Final = Described(
     narrower={
         "MessagesRequest": {
             **_PROMPT, "stop_sequences": {"anyOf": [{"type": "array", "items": _STOP, "maxItems": 16}, _NULL]},
+            "thread": _NULL,
         },
         "CountTokensRequest": _PROMPT,
         "Thinking": {"type": {"enum": ["enabled", "adaptive", "disabled"]}},

@@ -65,6 +65,7 @@ class MessagesRequest(Prompt, kw_only=True):
     top_k: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
     metadata: Options | None = None
     service_tier: Word | None = None
+    thread: Options | None = None
     nvext: Annotated[Nvext, size(512 * KB)] | None = None
 
 

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from dynamo.frontend.anthropic.content import add_messages, system_of
+from dynamo.frontend.anthropic.errors import THREAD_NOT_FOUND, THREAD_UNSUPPORTED
 from dynamo.frontend.anthropic.request_structs import MessagesRequest, Prompt
 from dynamo.frontend.anthropic.tools import functions_of
 from dynamo.frontend.errors import ApiError, bad_request, shown
@@ -44,6 +45,8 @@ def read_messages(body: dict[str, Any]) -> MessagesAsked:
         text = "messages: the last one is the assistant's, and answers can't be begun for it; end with a user's."
         problem = bad_request(text, "messages", "unsupported_value")
     asked = {name: body[name] for name in _SAME if body.get(name) is not None} | prompt
+    if request.thread is not None:
+        raise no_thread(request.thread)
     if request.stop_sequences:
         asked["stop"] = request.stop_sequences
     if request.top_k:
@@ -55,6 +58,14 @@ def read_messages(body: dict[str, Any]) -> MessagesAsked:
         return MessagesAsked(asked, openai.read_chat(asked), problem)
     except ApiError as error:
         raise named(error) from None
+
+
+def no_thread(thread: Mapping[str, Any]) -> ApiError:
+    """Return the answer to a conversation that the server should hold: clients send all of it then, by themselves."""
+    return bad_request(
+        "thread: conversations aren't held by this server; send all messages without it.", "thread",
+        THREAD_NOT_FOUND if thread.get("type") == "continue" else THREAD_UNSUPPORTED,
+    )  # fmt: skip
 
 
 def read_prompt(body: dict[str, Any], kind: type[Asked]) -> tuple[dict[str, Any], ApiError | None]:

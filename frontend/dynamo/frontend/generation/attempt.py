@@ -14,6 +14,7 @@ import msgspec
 from dynamo.frontend.generation.request_scope import Call, RequestScope
 from dynamo.frontend.generation.token_timeouts import Watched
 from dynamo.frontend.limits.deadly_requests import OnItem
+from dynamo.frontend.request_log.log import Placement
 from dynamo.frontend.routing.candidates import LoadTicket
 from dynamo.frontend.routing.hints import Hints
 from dynamo.frontend.routing.kv_routing import KvAttempt
@@ -86,6 +87,14 @@ class Attempt:
         return route_of(
             self.worker.id, self._models.mode.value, self._hints, self._ticket, self.rank, in_session=self._in_session
         )
+
+    def placement(self, prefill: bool) -> Placement:
+        """Return where the attempt goes, as a request's record keeps it; `prefill`: to compute a prompt for another."""
+        worker, ticket = self.worker, self._ticket
+        assert worker is not None
+        if not isinstance(ticket, KvAttempt) or (decision := ticket.decision) is None:
+            return Placement(self.sent, worker.id, prefill)
+        return Placement(self.sent, worker.id, prefill, decision.overlap_blocks, ticket.prompt_blocks, decision.cost)
 
     def open(self, request: AnyRequest, context: Context) -> None:
         """Send the request to the worker that was chosen; the owner hears its items and its end."""

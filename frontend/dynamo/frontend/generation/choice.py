@@ -67,7 +67,8 @@ class Choice:
             assert model is not None
             assert model.preprocessor is not None
             self._detokenizer = Detokenizer.for_request(model.preprocessor.tokenizer, request, scope.shown)
-            self._logprobs = request.output_options.logprobs is not None
+            output = request.output_options
+            self._logprobs = output.logprobs is not None or output.prompt_logprobs is not None
             self.prompt_tokens = request.prompt_tokens
         elif isinstance(request, TextRequest):
             self._watch_for_stops(request.body)

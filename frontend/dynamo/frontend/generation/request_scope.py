@@ -10,8 +10,9 @@ import msgspec
 from dynamo.frontend.generation.token_timeouts import TokenWatch
 from dynamo.frontend.limits.settings import MigrationSettings
 from dynamo.frontend.metrics import ModelMeter
+from dynamo.frontend.request_log.log import Event
 from dynamo.frontend.routing.hints import NO_HINTS, Hints
-from dynamo.frontend.routing.model_set import ModelSet
+from dynamo.frontend.routing.model_set import ModelSet, Worker
 from dynamo.frontend.routing.prefill_pools import Prefills
 from dynamo.frontend.routing.report import RoutingReport
 from dynamo.frontend.tracing import RequestTrace
@@ -75,8 +76,21 @@ class RequestScope(msgspec.Struct):
     """Special tokens that the answers' texts show, by their ids."""
     trace: RequestTrace | None = None
     """There where traces are asked for."""
+    events: list[Event] | None = None
+    """There where ended requests can be explained."""
+    worker: Worker | None = None
+    """That an attempt went to last."""
     again: Callable[[ModelSet], ModelSet | None] | None = None
     """The set that goes on where one has ended: a set ends with its last instance."""
+
+    def answered(self, ttft: float, prompt: int, produced: int, seconds: float) -> None:
+        """Note at its worker how long its first token took, and the others, of an answer that is over."""
+        worker = self.worker
+        if worker is None:
+            return
+        worker.last_ttft, worker.last_isl = ttft, prompt
+        if produced > 1:
+            worker.last_itl = seconds / (produced - 1)
 
     def renew(self) -> None:
         """Go on with the set that has followed, where this one has ended."""

@@ -26,6 +26,7 @@ from dynamo.frontend.generation.retry_policy import (
     patience,
     wait_before,
 )
+from dynamo.frontend.request_log.log import MOST_EVENTS, add_failure
 from dynamo.frontend.routing.model_set import AnyRequest
 from dynamo.frontend.routing.report import Route
 from dynamo.frontend.tracing import routed
@@ -122,6 +123,8 @@ class Retries:
     def failed(self, error: DynamoException) -> None:
         """Arrange another attempt after one that has failed, or tell the owner that there is none."""
         attempt, progress, tokens = self._attempt, self._progress, self._owner.tokens
+        if self._scope.events is not None:
+            add_failure(self._scope.events, self._scope.clock(), error.message)
         if attempt is not None:
             attempt.leave()
             self._attempt = None
@@ -168,7 +171,9 @@ class Retries:
         try:
             suspect, excluded = self._excluded()
             attempt = self._attempt = Attempt(owner, scope, scope.models, scope.hints, suspect)
-            worker = attempt.choose(request, excluded)
+            worker = scope.worker = attempt.choose(request, excluded)
+            if scope.events is not None and len(scope.events) < MOST_EVENTS:
+                scope.events.append(attempt.placement(False))
             progress.made += 1
             if worker.key is not None:
                 self._tried.add(worker.key)

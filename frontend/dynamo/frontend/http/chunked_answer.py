@@ -1,11 +1,13 @@
 """An answer in chunks, written past uvicorn's `send`: `opener` writes its head, `writer` the rest.
 
 `send` is a coroutine for each part, and looks at each header with three expressions. What is written here is byte for
-byte the same, and uvicorn's state of the answer is kept as `send` keeps it.
+byte the same, and uvicorn's state of the answer is kept as `send` keeps it. The transport can hold what is written.
 """
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import re
 from collections.abc import Callable
 from typing import Final
@@ -33,12 +35,8 @@ def opener(cycle: RequestResponseCycle, flow: FlowControl) -> Callable[[int, Hea
     def begin(status: int, headers: Headers, data: bytes, last: bool) -> bool:
         if flow.write_paused or cycle.response_started or cycle.disconnected or cycle.access_log:
             return False
-        lines = [STATUS_LINE[status]]
-        for name, value in (*cycle.default_headers, *headers):
-            if name in _FRAMING:
-                return False
-            lines.append(b"%b: %b\r\n" % (name, value))
-        if _UNFIT.search(b"".join([value for _, value in headers])):
+        lines = [STATUS_LINE[status], *map(_line, cycle.default_headers), *map(_line, headers)]
+        if b"" in lines:
             return False
         if not cycle.keep_alive:
             lines.append(b"connection: close\r\n")
@@ -55,6 +53,13 @@ def opener(cycle: RequestResponseCycle, flow: FlowControl) -> Callable[[int, Hea
         return True
 
     return begin
+
+
+@functools.lru_cache(maxsize=64)
+def _line(header: tuple[bytes, bytes]) -> bytes:
+    """Write a header's line, mostly one that was just written; nothing for one that `begin` leaves to `send`."""
+    name, value = header
+    return b"" if name in _FRAMING or _UNFIT.search(value) else b"%b: %b\r\n" % header
 
 
 def writer(cycle: RequestResponseCycle, flow: FlowControl, write: Callable[[bytes], None]) -> Callable[..., bool]:
@@ -86,3 +91,45 @@ def _complete(cycle: RequestResponseCycle) -> None:
     if not cycle.keep_alive:
         cycle.transport.close()
     cycle.on_response()
+
+
+class LingeringTransport:
+    """What answers are written to: it closes by `close`, which lets the client read first; writes can be held."""
+
+    def __init__(self, transport: asyncio.Transport, close: Callable[[], None]) -> None:
+        self._transport, self._close = transport, close
+        self.write: Callable[[bytes], object] = transport.write
+        self.is_closing = transport.is_closing
+        self.ends = False
+        """It was told to close."""
+        self._held = False
+        self._then: Callable[[], None] | None = None
+
+    def hold(self) -> list[bytes]:
+        """Collect what is written from now on."""
+        held: list[bytes] = []
+        self.write = held.append
+        self._held = True
+        return held
+
+    def release(self, held: list[bytes]) -> None:
+        """Write what was collected, at once, and do what waits for that."""
+        self.write = self._transport.write
+        self._held = False
+        if held:
+            self._transport.write(b"".join(held))
+        if (then := self._then) is not None:
+            self._then = None
+            then()
+
+    def when_written(self, then: Callable[[], None]) -> None:
+        """Call `then` as soon as nothing is held; of several the last counts."""
+        if self._held:
+            self._then = then
+        else:
+            then()
+
+    def close(self) -> None:
+        """Close once what is held has been written."""
+        self.ends = True
+        self.when_written(self._close)

@@ -6,6 +6,7 @@ socket of a supervisor, everything is answered.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from dynamo.frontend.errors import ApiError, unknown_route
@@ -14,6 +15,10 @@ from dynamo.frontend.http.connection import CONNECTION
 from dynamo.runtime.http.local_callers import from_this_machine
 
 SYSTEM_ROUTES: Final = ("/metrics", "/version", "/openapi.json", "/docs", "/busy_threshold")
+REQUESTS: Final = "/requests/"
+"""Before the id of a request that has ended."""
+ON_SYSTEM_PORT: Final = "on_system_port"
+"""Key of a request's state: it came on the port of those who run the frontend."""
 PROBES: Final = ("/live", "/health", "/ping")
 DETAILS: Final = "details"
 """Key of a request's state: whether `/health` may say more than a word. Not there: it may."""
@@ -24,7 +29,7 @@ Scope = Any
 
 def is_system(path: str) -> bool:
     """Tell whether a path belongs to those who run the frontend."""
-    return path in SYSTEM_ROUTES or path.startswith("/busy_threshold/")
+    return path in SYSTEM_ROUTES or path.startswith(("/busy_threshold/", REQUESTS))
 
 
 def is_private(scope: Scope) -> bool:
@@ -53,8 +58,9 @@ def no_key(was_shown: bool) -> ApiError:
 class Guard:
     """Looks at each request of the port of clients."""
 
-    def __init__(self, keys: ApiKeys | None, public: bool) -> None:
-        self._keys, self._public = keys, public
+    def __init__(self, keys: ApiKeys | None, public: bool, is_page: Callable[[Scope], bool] = lambda _: False) -> None:
+        """Take the keys; `is_page` tells what holds no data, and is shown without one."""
+        self._keys, self._public, self._is_page = keys, public, is_page
 
     def look(self, scope: Scope) -> ApiError | None:
         """Return why a request isn't answered; None: it is.
@@ -74,7 +80,7 @@ class Guard:
         if keys is None:
             return None
         if caller is None:
-            return no_key(keys.shown(scope["headers"]))
+            return None if self._is_page(scope) else no_key(keys.shown(scope["headers"]))
         # The key itself goes no further, and what a client says of its tenant counts less than the key it was given.
         others = [field for field in scope["headers"] if field[0] not in CALLER_FIELDS]
         scope["headers"] = [*others, (b"authorization", caller)]

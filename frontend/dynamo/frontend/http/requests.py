@@ -18,6 +18,7 @@ _DIGITS: Final = re.compile(rb"[0-9]{1,12}")
 _SHOWN: Final = 100
 """Characters of a client's text that a message repeats."""
 TIMEOUT_HEADER: Final = "x-request-timeout-ms"
+_TIMEOUT: Final = TIMEOUT_HEADER.encode()
 MAX_TIMEOUT_MS: Final = 24 * 3600 * 1000
 
 
@@ -50,7 +51,7 @@ def request_id(scope: Scope) -> str:
 
 def timeout_seconds(scope: Scope) -> float | None:
     """Return the time limit that the client set with `x-request-timeout-ms`; None: none."""
-    given = header(scope, TIMEOUT_HEADER.encode())
+    given = header(scope, _TIMEOUT)
     if given is None:
         return None
     if not _DIGITS.fullmatch(given) or not 0 < int(given) <= MAX_TIMEOUT_MS:
@@ -61,7 +62,7 @@ def timeout_seconds(scope: Scope) -> float | None:
 def check_json(scope: Scope) -> None:
     """Raise 415 for a body that says it is something else; none said counts as JSON, as curl users expect."""
     kind = header(scope, b"content-type")
-    if kind is None:
+    if kind is None or kind == b"application/json":
         return
     media = kind.partition(b";")[0].strip().lower()
     if media != b"application/json" and not media.endswith(b"+json"):

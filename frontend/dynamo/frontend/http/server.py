@@ -109,7 +109,7 @@ class HttpServer:
 
     async def settled(self, timeout: float = 2.0) -> None:
         """Wait until the tasks of cut connections have ended."""
-        greeting = [task for one in self._servers if isinstance(one, TlsListener) for task in one.tasks]
+        greeting = [task for listener in self._servers if isinstance(listener, TlsListener) for task in listener.tasks]
         if tasks := [*self._state.tasks, *greeting]:
             await asyncio.wait(tasks, timeout=timeout)
 
@@ -141,7 +141,7 @@ class HttpServer:
     @property
     def _coming(self) -> bool:
         """Tell whether a request is on its way in."""
-        return any(cast("Connection", one).halfway for one in [*self._state.connections])
+        return any(cast("Connection", connection).halfway for connection in [*self._state.connections])
 
     async def _accept_rest(self) -> None:
         """Accept who has connected already: the kernel resets who waits there when a socket closes."""

@@ -48,6 +48,10 @@ class AccessSettings:
         True, "Serve /metrics, /health in detail, /busy_threshold, /openapi.json, /docs and /version on the port of "
         "/v1; else on --system-port only.", env="DYN_HTTP_PUBLIC_SYSTEM_ROUTES",
     )  # fmt: skip
+    console: bool = setting(
+        True, "Serve the console, a page for browsers, at /; off as well with --no-public-system-routes.",
+        env="DYN_HTTP_CONSOLE",
+    )  # fmt: skip
     disable_admin_api: bool = setting(
         False, "Turn off /busy_threshold, which shows and changes thresholds.", env="DYN_DISABLE_FRONTEND_ADMIN_API"
     )

@@ -64,7 +64,7 @@ def _png(data: bytes) -> ImageHeader:
 
 def _jpeg(data: bytes) -> ImageHeader:
     """Look at all segments until the scan: an image with two sizes is none."""
-    at, found = 2, None
+    at, header = 2, None
     for _ in range(_STEPS):
         if data[at] != 0xFF:
             raise UnreadableImage("a JPEG segment has no marker")
@@ -81,14 +81,14 @@ def _jpeg(data: bytes) -> ImageHeader:
         if length < 2:
             raise UnreadableImage("a JPEG segment has no length")
         if marker in _SIZES:
-            if found is not None:
+            if header is not None:
                 raise UnreadableImage("a JPEG has one size")
             height, width = struct.unpack_from(">HH", data, at + 3)
-            found = ImageHeader("jpeg", width, height)
+            header = ImageHeader("jpeg", width, height)
         at += length
-    if found is None:
+    if header is None:
         raise UnreadableImage("a JPEG says no size before its scan")
-    return found
+    return header
 
 
 def _webp(data: bytes) -> ImageHeader:

@@ -94,7 +94,7 @@ class ImageLoader:
                 task.cancel()
             await asyncio.gather(*tasks.values(), return_exceptions=True)
         # What failed comes before what was given up for it.
-        ended = sorted(tasks.items(), key=lambda one: one[1].cancelled())
+        ended = sorted(tasks.items(), key=lambda item: item[1].cancelled())
         return {ref.url: _result(ref, task, self.settings.fetch_timeout) for ref, task in ended}
 
     def read(self, refs: Sequence[ImageRef], fetched: Mapping[str, bytes]) -> list[ImageInput]:

@@ -51,7 +51,7 @@ def _module(described: bytes) -> str:
     from google.protobuf import descriptor_pb2
 
     [file] = descriptor_pb2.FileDescriptorSet.FromString(described).file
-    names = [f'{one.name} = _message("{one.name}")' for one in file.message_type]
+    names = [f'{message.name} = _message("{message.name}")' for message in file.message_type]
     for enum in file.enum_type:
         names.append(
             f'{enum.name} = enum_type_wrapper.EnumTypeWrapper(_POOL.FindEnumTypeByName("inference.{enum.name}"))'

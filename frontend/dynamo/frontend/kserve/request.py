@@ -59,16 +59,16 @@ class Asked(msgspec.Struct):
 
 def read(request: Any) -> Asked:
     """Understand a `ModelInferRequest`; `ApiError` says what is wrong with it."""
-    found = _tensors(request)
-    text = found.pop(TEXT_INPUT, None)
+    tensors = _tensors(request)
+    text = tensors.pop(TEXT_INPUT, None)
     if text is None:
         raise bad_request(f"{TEXT_INPUT}: this input is required.", TEXT_INPUT, "missing_required_parameter")
     given = _parameters(request.parameters)
     limit = given.pop(_TIMEOUT, None)
-    body = given | _from_json(found.pop(_SAMPLING, None))
-    streams = [_flag(name, source.pop(name)) for source in (body, found) for name in STREAMING if name in source]
-    echoes = [not _flag(_NO_ECHO, source.pop(_NO_ECHO)) for source in (body, found) if _NO_ECHO in source]
-    body |= found
+    body = given | _from_json(tensors.pop(_SAMPLING, None))
+    streams = [_flag(name, source.pop(name)) for source in (body, tensors) for name in STREAMING if name in source]
+    echoes = [not _flag(_NO_ECHO, source.pop(_NO_ECHO)) for source in (body, tensors) if _NO_ECHO in source]
+    body |= tensors
     _refuse(body)
     body |= {"model": request.model_name, "prompt": text, "stream": bool(streams and streams[-1])}
     if echoes and echoes[-1]:
@@ -80,42 +80,42 @@ def read(request: Any) -> Asked:
 
 def _tensors(request: Any) -> dict[str, Value]:
     """Return the inputs by name, sampling parameters under ours."""
-    found: dict[str, Value] = {}
+    tensors: dict[str, Value] = {}
     if len(request.inputs) > MOST_TENSORS:
         raise bad_request(f"inputs: {len(request.inputs)} tensors, but at most {MOST_TENSORS} are taken.", "inputs")
     for tensor, packed in inputs(request):
         name = _ALIASES.get(tensor.name, tensor.name)
         if name in (TEXT_INPUT, _SAMPLING):
-            one = value(tensor, packed, ("BYTES",))
+            content = value(tensor, packed, ("BYTES",))
         elif name in (*STREAMING, _NO_ECHO):
-            one = value(tensor, packed, ("BOOL",))
+            content = value(tensor, packed, ("BOOL",))
         elif name in _FIELDS:
-            one = value(tensor, packed)
-            one = _parsed(name, one) if isinstance(one, str) else one
+            content = value(tensor, packed)
+            content = _parsed(name, content) if isinstance(content, str) else content
         else:
             known = f"{TEXT_INPUT}, {', '.join(STREAMING)}, {_SAMPLING}, {_NO_ECHO}"
             raise bad_request(
                 f"{tensor.name}: there is no such input; known are {known} and sampling parameters by name.",
                 tensor.name,
             )
-        if name in found:
+        if name in tensors:
             raise bad_request(f"{tensor.name}: this input is given twice.", tensor.name)
-        found[name] = one
-    return found
+        tensors[name] = content
+    return tensors
 
 
 def _parameters(given: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    parameters: dict[str, Any] = {}
     if len(given) > MOST_TENSORS:
         raise bad_request(f"parameters: {len(given)}, but at most {MOST_TENSORS} are taken.", "parameters")
     for key, parameter in given.items():
         kind = parameter.WhichOneof("parameter_choice")
         if key in _TRITON or kind is None:
             continue
-        one = getattr(parameter, kind)
+        content = getattr(parameter, kind)
         name = _ALIASES.get(key, key)
-        found[name] = _parsed(name, one) if isinstance(one, str) else one
-    return found
+        parameters[name] = _parsed(name, content) if isinstance(content, str) else content
+    return parameters
 
 
 def _parsed(name: str, text: str) -> Any:
@@ -141,12 +141,12 @@ def _from_json(text: Any) -> dict[str, Any]:
     if text is None:
         return {}
     try:
-        found = _decoded(_SAMPLING, text)
+        decoded = _decoded(_SAMPLING, text)
     except (msgspec.DecodeError, RecursionError) as error:
         raise bad_request(f"{_SAMPLING}: this is no JSON: {error}.", _SAMPLING) from None
-    if not isinstance(found, dict):
+    if not isinstance(decoded, dict):
         raise bad_request(f"{_SAMPLING}: expected a JSON object.", _SAMPLING)
-    return found
+    return decoded
 
 
 def _flag(name: str, given: Any) -> bool:
@@ -166,7 +166,7 @@ def _refuse(body: dict[str, Any]) -> None:
 
 
 def _outputs(request: Any) -> tuple[str, ...]:
-    wanted = [one.name for one in request.outputs]
+    wanted = [output.name for output in request.outputs]
     for name in wanted:
         if name not in OUTPUTS:
             raise bad_request(f"{name}: there is no such output; there are {' and '.join(OUTPUTS)}.", name)

@@ -118,7 +118,9 @@ def _fits(name: str, value: Any) -> bool:
 def _check_format(shape: Any, asked: Mapping[str, Any]) -> None:
     if not isinstance(shape, Mapping):
         return
-    form = shape.get("type", "text")
+    if (form := shape.get("type")) is None:
+        where = f"{_FORMAT}.type"
+        raise bad_request(f"{where}: this field is required.", where, "missing_required_parameter")
     if form not in _FORMATS:
         raise _format(f"type {shown(form)} is not supported; use {', '.join(_FORMATS)}", "unsupported_value")
     if form != "text" and asked:
@@ -126,7 +128,10 @@ def _check_format(shape: Any, asked: Mapping[str, Any]) -> None:
     schema = shape.get("json_schema")
     if form == "json_schema" and not (isinstance(schema, Mapping) and isinstance(schema.get("schema"), Mapping)):
         raise _format("type json_schema needs json_schema.schema, an object")
-    if form == "json_schema":
+    if form == "json_schema" and isinstance(schema, Mapping):
+        if not isinstance(strict := schema.get("strict"), bool | None):
+            where = f"{_FORMAT}.json_schema.strict"
+            raise bad_request(f"{where}: expected bool, got {shown(strict)}.", where, "invalid_type")
         check_constraint("response_format", schema)
 
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 from msgspec import Meta, Struct
 
 InstanceId: TypeAlias = Annotated[int, Meta(ge=1, le=2**53 - 1)]
+TokenId: TypeAlias = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Rank: TypeAlias = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 MAX_NAME: Final = 512
 Label: TypeAlias = Annotated[str, Meta(max_length=MAX_NAME)]
@@ -45,11 +46,23 @@ class RouterConfigOverride(Struct, frozen=True, forbid_unknown_fields=True):
     router_temperature: Weight | None = None
 
 
+Taints: TypeAlias = Annotated[list[Label], Meta(max_length=64)]
+
+
+class RoutingConstraints(Struct):
+    """Taints of workers, of which there are none here: those that are required find no worker."""
+
+    required_taints: Taints | Annotated[dict[Label, Any], Meta(max_length=64)] | None = None
+    preferred_taints: Taints | Annotated[dict[Label, Any], Meta(max_length=64)] | None = None
+
+
 class Nvext(Struct):
     """The object `nvext`."""
 
     annotations: Annotated[list[Label], Meta(max_length=64)] | None = None
-    """`query_instance_id:` asks where the request would go, and doesn't send it."""
+    """Events before a stream's first chunk. `query_instance_id:` asks where the request would go, and sends nothing."""
+    token_data: Annotated[list[TokenId], Meta(max_length=1 << 17)] | None = None
+    """The prompt's tokens, by who has made them already."""
     extra_fields: Annotated[list[Label], Meta(max_length=64)] | None = None
     """What the answer's `nvext` should say."""
     backend_instance_id: InstanceId | None = None
@@ -62,6 +75,10 @@ class Nvext(Struct):
     agent_hints: AgentHints | None = None
     session_control: SessionControl | None = None
     router_config_override: RouterConfigOverride | None = None
+    cache_salt: Label | None = None
+    """The next two would change answers or who shares a cache, and no engine is told: `routing/hints.py` refuses."""
+    max_thinking_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    routing_constraints: RoutingConstraints | None = None
     greed_sampling: Any = None
     use_raw_prompt: Any = None
     # Sampling, in older clients' words: moved to the top level of the body, and checked there.

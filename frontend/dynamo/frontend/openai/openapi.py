@@ -91,7 +91,10 @@ _FORMAT: Final[Json] = {
             "type": "object", "required": ["type", "json_schema"],
             "properties": {
                 "type": {"const": "json_schema"},
-                "json_schema": {"type": "object", "required": ["schema"], "properties": {"schema": _OBJECT}},
+                "json_schema": {
+                    "type": "object", "required": ["schema"],
+                    "properties": {"schema": _OBJECT, "strict": {"type": ["boolean", "null"]}},
+                },
             },
         },
     ]
@@ -107,7 +110,6 @@ _SAMPLING: Final[dict[str, Json]] = {
     **_CONSTRAINTS,
     "response_format": {"anyOf": [_FORMAT, _NULL]},
     "stop": _STOP,
-    "prompt_logprobs": _NULL,
     "best_of": _NULL,
     "min_tokens": {"anyOf": [{"type": "integer", "minimum": 0, "maximum": 1}, _NULL]},
 }
@@ -121,7 +123,6 @@ _NARROWER: Final[dict[str, dict[str, Json]]] = {
     },
     "CompletionRequest": {
         **_SAMPLING,
-        "suffix": _NULL,
         "prompt": {
             "anyOf": [
                 {"type": "string"}, _TOKENS,
@@ -129,6 +130,8 @@ _NARROWER: Final[dict[str, dict[str, Json]]] = {
             ]
         },
     },
+    "Nvext": {"cache_salt": _NULL, "max_thinking_tokens": _NULL},
+    "RoutingConstraints": {"required_taints": _NULL},
     "EmbeddingsRequest": {
         "input": {
             "anyOf": [_TEXT, _TOKENS, *({"type": "array", "items": kind, "minItems": 1, "maxItems": 2048}
@@ -145,7 +148,10 @@ def _alone(*fields: str) -> Json:
 
 
 _STREAM_OPTIONS: Final[Json] = {
-    "anyOf": [{"properties": {"stream_options": _NULL}}, {"required": ["stream"], "properties": {"stream": _TRUE}}]
+    "anyOf": [
+        {"properties": {"stream_options": _NULL, "stream": {"enum": [False, None]}}},
+        {"required": ["stream"], "properties": {"stream": _TRUE, "prompt_logprobs": _NULL}},
+    ]
 }
 _TOP_LOGPROBS: Final[Json] = {
     "anyOf": [{"properties": {"top_logprobs": _NULL}}, {"required": ["logprobs"], "properties": {"logprobs": _TRUE}}]
@@ -169,7 +175,7 @@ _ERRORS: Final = {
     "408": "The request did not arrive in time",
     "409": "One of several processes can't do this for the others",
     "413": "The body is too large",
-    "415": "The content type isn't JSON, or the body is compressed by something else than gzip",
+    "415": "The content type isn't JSON, or the body is compressed by something else than gzip or zstd",
     "429": "This caller has too many requests in flight; see Retry-After",
     "431": "The headers are too large",
     "500": "The server or the engine failed",
@@ -180,6 +186,8 @@ _EVERYWHERE: Final = ("400", "408", "431", "503")
 _OF_BODIES: Final = ("404", "413", "415", "429", "500", "504")
 _OPEN: Final = ("/live", "/health", "/ping")
 """Without a key."""
+_OPTIONAL: Final = ("/v1/conversations",)
+"""Whose body may be left out."""
 _KINDS: Final = {"/metrics": "text/plain"}
 """Of answers that are no JSON."""
 
@@ -198,7 +206,7 @@ def describe(openapi: Json, *others: Described, answers: Answers) -> Json:
     for path, (kind, summary, tag) in bodies.items():
         operation = openapi["paths"].setdefault(path, {}).setdefault("post", {})
         operation["requestBody"] = {
-            "required": True,
+            "required": path not in _OPTIONAL,
             "content": {"application/json": {"schema": {"$ref": _REF.format(name=kind.__name__)}}},
         }
         if summary:

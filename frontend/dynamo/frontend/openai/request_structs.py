@@ -89,6 +89,7 @@ class Sampling(Struct, kw_only=True):
     logit_bias: Annotated[dict[TokenKey, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=1024)] | None = None
     user: Name | None = None
     metadata: Options | None = None
+    service_tier: Word | None = None
     min_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
     top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
     min_p: Unit | None = None
@@ -129,7 +130,6 @@ class ChatRequest(Sampling, kw_only=True):
     documents: Annotated[list[dict[str, Any]], Meta(max_length=1024, extra={SIZE: 1024 * KB})] | None = None
     reasoning_effort: Word | None = None
     store: bool | None = None
-    service_tier: Word | None = None
     safety_identifier: Name | None = None
     prompt_cache_key: Name | None = None
     functions: Tools | None = None

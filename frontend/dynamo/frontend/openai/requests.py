@@ -70,11 +70,9 @@ def read_completion(body: dict[str, Any]) -> CompletionRequest:
     request: CompletionRequest = convert(body, CompletionRequest)
     _check_sampling(request)
     check_guided(body)
-    if request.suffix:
-        raise bad_request("suffix: inserting text is not supported.", "suffix", "unsupported_parameter")
     if request.max_tokens == 0 and request.stream:
         raise bad_request("max_tokens: 0 is for answers that aren't streamed.", "max_tokens", "unsupported_value")
-    wanted = len(prompts(request.prompt)) * (request.n or 1)
+    wanted = len(prompts(request.prompt)) * per_prompt(request)
     if wanted > MAX_PROMPTS:
         raise bad_request(f"n: at most {MAX_PROMPTS} answers per request, got {wanted}.", "n")
     return request
@@ -173,11 +171,8 @@ def _hoist(body: dict[str, Any], kind: type[Struct]) -> None:
 
 
 def _check_sampling(request: Sampling) -> None:
-    if request.best_of is not None and request.best_of != (request.n or 1):
-        raise bad_request("best_of: only the value of n is supported.", "best_of", "unsupported_value")
-    if request.prompt_logprobs is not None:
-        hint = "prompt_logprobs: not supported; use echo with logprobs of /v1/completions."
-        raise bad_request(hint, "prompt_logprobs", "unsupported_parameter")
+    if request.best_of is not None or request.prompt_logprobs is not None:
+        _check_scored(request)
     if request.stream_options is not None and not request.stream:
         raise bad_request("stream_options: only allowed when stream is true.", "stream_options")
     stops = [request.stop] if isinstance(request.stop, str) else request.stop or []
@@ -189,6 +184,19 @@ def _check_sampling(request: Sampling) -> None:
     for key in request.logit_bias or ():
         if not (key.isascii() and key.isdecimal()):
             raise bad_request(f"logit_bias: {key!r} is not a token id.", "logit_bias")
+
+
+def _check_scored(request: Sampling) -> None:
+    """Raise for what is only known at an answer's end, where it is streamed."""
+    wanted, made = request.n or 1, request.best_of
+    if made is not None and made < wanted:
+        raise bad_request(f"best_of: {made} is less than n ({wanted}).", "best_of")
+    if request.stream and made is not None and made > wanted:
+        text = "best_of: the best answers are known at the end, so that they aren't streamed; leave out stream."
+        raise bad_request(text, "best_of", "unsupported_value")
+    if request.stream and request.prompt_logprobs is not None:
+        text = "prompt_logprobs: only answers that aren't streamed have them; leave out stream."
+        raise bad_request(text, "prompt_logprobs", "unsupported_value")
 
 
 def _check_chat(request: ChatRequest) -> None:
@@ -252,7 +260,12 @@ def answers(request: ChatRequest | CompletionRequest) -> int:
     """Return how many answers a checked request asks for."""
     prompt = "" if isinstance(request, ChatRequest) else request.prompt
     several = isinstance(prompt, list) and not isinstance(prompt[0], int)
-    return (request.n or 1) * (len(prompt) if several else 1)
+    return per_prompt(request) * (len(prompt) if several else 1)
+
+
+def per_prompt(request: Sampling) -> int:
+    """Return how many answers to a prompt are made: all of which the best `n` are told."""
+    return request.best_of or request.n or 1
 
 
 def prompts(prompt: Any) -> list[str | list[int]]:
@@ -292,7 +305,7 @@ def named(error: ApiError, kind: type[Struct], default: str) -> ApiError:
     """Name the field as `name_field` does, for any kind of request."""
     if error.status == 400 and error.param is None and error.code in ("invalid_value", "context_length_exceeded"):
         word = error.message.partition(" ")[0].rstrip(":")
-        error.param = word if word in kind.__struct_fields__ else default
+        error.param = word if word.partition(".")[0] in kind.__struct_fields__ else default
     return error
 
 

@@ -71,6 +71,19 @@ def trimmed(item: Item) -> Item:
     return kept
 
 
+def kept(item: Item) -> Item:
+    """Return an item as conversations keep it and clients read it: a message's content is parts, and it is over."""
+    short = trimmed(item)
+    if short.get("type") == "message":
+        content = short.get("content")
+        if isinstance(content, str):
+            said: Item = {"type": "output_text", "text": content, "annotations": []}
+            asked: Item = {"type": "input_text", "text": content}
+            short["content"] = [said if short.get("role") == "assistant" else asked]
+        short.setdefault("status", "completed")
+    return short
+
+
 def _trimmed_part(part: Mapping[str, Any]) -> Item:
     kept: Item = {name: value for name in _KEPT if isinstance(value := part.get(name), str)}
     return kept | {"annotations": []} if kept.get("type") == "output_text" else kept

@@ -7,7 +7,13 @@ from typing import Any, Final
 from dynamo.frontend.openai.openapi import Described, Json
 from dynamo.frontend.openai.request_structs import MAX_MESSAGES, MAX_TOOLS
 from dynamo.frontend.openai.responses_requests import EFFORTS, INCLUDES
-from dynamo.frontend.openai.responses_structs import ResponsesRequest
+from dynamo.frontend.openai.responses_structs import (
+    MOST_ITEMS,
+    ConversationChange,
+    ConversationItems,
+    ConversationRequest,
+    ResponsesRequest,
+)
 from dynamo.frontend.openai.responses_tools import CALLS, LEFT_OUT
 
 _NULL: Final[Json] = {"type": "null"}
@@ -42,6 +48,8 @@ _ITEM: Final[Json] = {
         _object({"type": {"const": "reasoning"}, "content": {"type": "array", "items": _THOUGHT, "minItems": 1}}),
     ],
 }
+_KEPT: Final[Json] = {"anyOf": _ITEM["anyOf"][:3]}
+"""Item that is added to a conversation; the others of `_ITEM` are taken, too, in more forms than it says."""
 _TOOL: Final[Json] = {"anyOf": [
     _object(
         {"type": {"const": "function"}, "name": _NAME}, parameters={"anyOf": [_OBJECT, _NULL]}, description=_STRING
@@ -66,7 +74,10 @@ _STOP: Final[Json] = {"type": "string", "minLength": 1, "maxLength": 256}
 
 DESCRIBED: Final = Described(
     bodies={"/v1/responses": (ResponsesRequest, "Answer items, whole or as server-sent events", "responses"),
-            "/v1/responses/input_tokens": (ResponsesRequest, "", "tokens")},
+            "/v1/responses/input_tokens": (ResponsesRequest, "", "tokens"),
+            "/v1/conversations": (ConversationRequest, "", "conversations"),
+            "/v1/conversations/{conversation_id}": (ConversationChange, "", "conversations"),
+            "/v1/conversations/{conversation_id}/items": (ConversationItems, "", "conversations")},
     narrower={
         "ResponsesRequest": {
             "input": {"anyOf": [
@@ -75,10 +86,13 @@ DESCRIBED: Final = Described(
             "tools": {"anyOf": [{"type": "array", "items": _TOOL, "maxItems": MAX_TOOLS}, _NULL]},
             "tool_choice": {"anyOf": _CHOICES},
             "include": {"anyOf": [{"type": "array", "items": {"enum": [*INCLUDES]}, "maxItems": 16}, _NULL]},
-            "conversation": _NULL,
             "prompt": _NULL,
             "stop": {"anyOf": [_STOP, {"type": "array", "items": _STOP, "maxItems": 16}, _NULL]},
             "min_tokens": {"anyOf": [{"type": "integer", "minimum": 0, "maximum": 1}, _NULL]},
+        },
+        "ConversationRequest": {"items": {"anyOf": [{"type": "array", "items": _KEPT, "maxItems": MOST_ITEMS}, _NULL]}},
+        "ConversationItems": {
+            "items": {"type": "array", "items": _KEPT, "minItems": 1, "maxItems": MOST_ITEMS}
         },
         "ReasoningOptions": {"effort": {"anyOf": [{"enum": [*EFFORTS]}, _NULL]}},
         "TextOptions": {"format": _FORMAT},

@@ -41,7 +41,6 @@ _NAMED: Final = {
 _LIMIT: Final = re.compile(r"\bmax_(completion_)?tokens\b")
 """The chat's limit, wherever a message names it."""
 _ELSEWHERE: Final = {
-    "conversation": "send the conversation's items in input, or previous_response_id",
     "prompt": "send the prompt's text in instructions and input",
 }  # fmt: skip
 
@@ -73,7 +72,7 @@ def read_responses(body: dict[str, Any], before: Sequence[Item] = ()) -> Respons
     chat = ChatBuilder()
     if request.instructions:
         chat.system(request.instructions)
-    add_items(chat, before, "previous_response_id")
+    add_items(chat, before, "previous_response_id" if request.conversation is None else "conversation")
     add_items(chat, items)
     messages = chat.messages()
     if not messages:
@@ -94,7 +93,19 @@ def named(error: ApiError) -> ApiError:
     return error
 
 
+def conversation_of(given: Any) -> str | None:
+    """Return the id that a request's `conversation` is; None: there is none that can be."""
+    name = given.get("id") if isinstance(given, Mapping) else getattr(given, "id", given)
+    return name if isinstance(name, str) and name else None
+
+
 def _refuse_others(request: ResponsesRequest) -> None:
+    if request.conversation is not None and request.previous_response_id is not None:
+        text = "conversation, previous_response_id: only one of them can be gone on from."
+        raise bad_request(text, "conversation", "invalid_value")
+    if (request.previous_response_id or "").startswith("conv_"):
+        text = "previous_response_id: that is a conversation's id; send it as conversation."
+        raise bad_request(text, "previous_response_id", "invalid_value")
     for name, instead in _ELSEWHERE.items():
         if getattr(request, name):
             raise bad_request(f"{name}: not supported; {instead}.", name, "unsupported_parameter")
@@ -158,6 +169,7 @@ def echo_of(request: ResponsesRequest) -> dict[str, Any]:
         "service_tier": "default", "store": False, "temperature": _or(asked.temperature, 1.0),
         "top_logprobs": asked.top_logprobs or 0, "top_p": _or(asked.top_p, 1.0),
         "truncation": asked.truncation or "disabled", "user": asked.user,
+        **({} if (name := conversation_of(asked.conversation)) is None else {"conversation": {"id": name}}),
     }  # fmt: skip
 
 

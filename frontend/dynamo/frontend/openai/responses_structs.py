@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct
 
@@ -26,6 +26,9 @@ from dynamo.frontend.openai.request_structs import (
 )
 from dynamo.llm.processing.request_options import MOST_STOPS
 
+MOST_ITEMS: Final = 20
+"""Items that one request may add to a conversation, as OpenAI has it."""
+
 
 class ReasoningOptions(Struct):
     """Amount that the model should think, and what is told of it."""
@@ -46,6 +49,31 @@ class ResponseStreamOptions(Struct):
     """Options for what a stream carries beside its events."""
 
     include_obfuscation: bool | None = None
+
+
+class ConversationRef(Struct):
+    """A conversation by its id."""
+
+    id: Name
+
+
+class ConversationItems(Struct):
+    """POST /v1/conversations/ID/items."""
+
+    items: Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=MOST_ITEMS), size(WHOLE_BODY)]
+
+
+class ConversationRequest(Struct):
+    """POST /v1/conversations."""
+
+    items: Annotated[list[dict[str, Any]], Meta(max_length=MOST_ITEMS), size(WHOLE_BODY)] | None = None
+    metadata: Options | None = None
+
+
+class ConversationChange(Struct):
+    """POST /v1/conversations/ID."""
+
+    metadata: Options
 
 
 class ResponsesRequest(Struct, kw_only=True):
@@ -74,7 +102,7 @@ class ResponsesRequest(Struct, kw_only=True):
     store: bool | None = None
     previous_response_id: Name | None = None
     background: bool | None = None
-    conversation: Name | Options | None = None
+    conversation: Name | ConversationRef | None = None
     prompt: Options | None = None
     user: Name | None = None
     safety_identifier: Name | None = None

@@ -146,10 +146,14 @@ def _made(kind: ToolKind, tool: Mapping[str, Any], path: str) -> Fields:
     described = tool.get("description")
     texts = [described if isinstance(described, str) else kind.described]
     form = tool.get("format")
-    if isinstance(form, Mapping) and isinstance(form.get("definition"), str):
-        texts.append(f"The input must match this {form.get('syntax', 'lark')} grammar:\n{form['definition']}")
+    parameters = kind.parameters
+    if isinstance(form, Mapping) and isinstance(definition := form.get("definition"), str):
+        syntax = form.get("syntax", "lark")
+        texts.append(f"The input must match this {syntax} grammar:\n{definition}")
+        if kind is CUSTOM and syntax == "regex":
+            parameters = _object(("input",), input={**_STRING, "pattern": f"^(?:{definition})$"})
     name = kind.name or _name(tool, path)
-    return {"name": name, "description": "\n\n".join(filter(None, texts)), "parameters": kind.parameters}
+    return {"name": name, "description": "\n\n".join(filter(None, texts)), "parameters": parameters}
 
 
 def _name(tool: Mapping[str, Any], path: str) -> str:

@@ -48,6 +48,14 @@ class AnsweredMessage(Struct):
     tool_calls: list[AnsweredCall] | None = None
 
 
+class PromptLogprob(Struct):
+    """Log probability of a token at a place of the prompt."""
+
+    logprob: float
+    rank: int | None = None
+    decoded_token: str | None = None
+
+
 class ChatChoice(Struct):
     """One answer of a chat."""
 
@@ -68,6 +76,9 @@ class ChatCompletion(Struct):
     choices: list[ChatChoice]
     usage: Usage | None = None
     system_fingerprint: str | None = None
+    service_tier: str | None = None
+    prompt_logprobs: list[dict[str, PromptLogprob] | None] | None = None
+    """vLLM's: per token of the prompt an object by token id."""
 
 
 class TextChoice(Struct):
@@ -78,6 +89,7 @@ class TextChoice(Struct):
     finish_reason: str
     logprobs: dict[str, Any] | None = None
     stop_reason: str | int | None = None
+    prompt_logprobs: list[dict[str, PromptLogprob] | None] | None = None
 
 
 class Completion(Struct):
@@ -90,6 +102,7 @@ class Completion(Struct):
     choices: list[TextChoice]
     usage: Usage | None = None
     system_fingerprint: str | None = None
+    service_tier: str | None = None
 
 
 class EmbeddingEntry(Struct):
@@ -207,6 +220,15 @@ class Liveness(Struct):
     message: str
 
 
+class Conversation(Struct):
+    """A conversation that is kept."""
+
+    id: str
+    object: Literal["conversation"]
+    created_at: int
+    metadata: dict[str, Any]
+
+
 ANSWERS: Final[dict[tuple[str, str], type[Struct]]] = {
     ("post", "/v1/chat/completions"): ChatCompletion,
     ("post", "/v1/completions"): Completion,
@@ -218,6 +240,10 @@ ANSWERS: Final[dict[tuple[str, str], type[Struct]]] = {
     ("get", "/v1/models"): ModelList,
     ("get", "/v1/models/{model_id}"): Model,
     ("get", "/v1/models/{model_id}/ready"): ModelReadiness,
+    ("post", "/v1/conversations"): Conversation,
+    ("get", "/v1/conversations/{conversation_id}"): Conversation,
+    ("post", "/v1/conversations/{conversation_id}"): Conversation,
+    ("delete", "/v1/conversations/{conversation_id}/items/{item_id}"): Conversation,
     ("get", "/version"): Version,
     ("get", "/live"): Liveness,
 }

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
 import msgspec
 
@@ -10,6 +11,8 @@ from dynamo.frontend.generation.choice import Choice
 from dynamo.frontend.responses.response import Identity, Response, usage_dict
 from dynamo.frontend.routing.report import Route, given, spliced, worker_id
 from dynamo.llm.protocols import PreprocessedRequest, TextRequest
+
+NOTHING_MORE: Final[Mapping[str, Any]] = {}
 
 
 class JsonResponse(Response):
@@ -31,8 +34,10 @@ class JsonResponse(Response):
         self, choice: Choice, text: str, ids: list[int], offsets: list[int], extras: dict[str, Any] | None
     ) -> None:
         index = choice.index
-        assert self._logprobs is not None, "they were asked for"
-        self._rows[index] += self._logprobs.of(choice, ids, offsets, extras, not self._seen[index])
+        if (scores := self.options.scores) is not None:
+            scores.take(index, ids, extras, first=not self._seen[index])
+        if self._logprobs is not None:
+            self._rows[index] += self._logprobs.of(choice, ids, offsets, extras, not self._seen[index])
         self._seen[index] = True
         self.text(choice, text)
 
@@ -41,8 +46,11 @@ class JsonResponse(Response):
         if self._left:
             return
         make = chat_answer if self.options.chat else completion_answer
-        bodies = [self._choice(each) for each in self.choices]
-        body = make(self.who, bodies, usage_dict(*self.usage()))
+        scores, choices = self.options.scores, self.choices
+        answers = choices if scores is None else scores.best(choices, self.options.prompts)
+        bodies = [self._choice(answer) for answer in answers]
+        more = NOTHING_MORE if scores is None else scores.add(bodies, answers, self.options)
+        body = make(self.who, bodies, usage_dict(*self.usage()), more)
         if (explanation := self.options.explanation) is not None:
             body = spliced(body, explanation.late(0), b"}")
         self._whole(200, body, [])
@@ -64,19 +72,18 @@ class JsonResponse(Response):
         return body
 
 
-def chat_answer(who: Identity, choices: list[dict[str, Any]], usage: dict[str, Any]) -> bytes:
+def chat_answer(
+    who: Identity, choices: list[dict[str, Any]], usage: dict[str, Any], more: Mapping[str, Any] = NOTHING_MORE
+) -> bytes:
     """Return a whole chat answer."""
-    return _answer(who, "chat.completion", choices, usage)
+    return msgspec.json.encode({**who.head("chat.completion"), "choices": choices, "usage": usage, **more})
 
 
-def completion_answer(who: Identity, choices: list[dict[str, Any]], usage: dict[str, Any]) -> bytes:
+def completion_answer(
+    who: Identity, choices: list[dict[str, Any]], usage: dict[str, Any], more: Mapping[str, Any] = NOTHING_MORE
+) -> bytes:
     """Return a whole completion answer."""
-    return _answer(who, "text_completion", choices, usage)
-
-
-def _answer(who: Identity, kind: str, choices: list[dict[str, Any]], usage: dict[str, Any]) -> bytes:
-    body = {"id": who.id, "object": kind, "created": who.created, "model": who.model}
-    return msgspec.json.encode({**body, "system_fingerprint": who.fingerprint, "choices": choices, "usage": usage})
+    return msgspec.json.encode({**who.head("text_completion"), "choices": choices, "usage": usage, **more})
 
 
 def query_answer(

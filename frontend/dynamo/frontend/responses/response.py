@@ -24,6 +24,7 @@ from dynamo.frontend.metrics import ModelMeter
 from dynamo.frontend.openai.constraints import Parsing
 from dynamo.frontend.openai.requests import name_field
 from dynamo.frontend.responses.logprobs import Logprobs
+from dynamo.frontend.responses.scores import Scores
 from dynamo.frontend.responses.stream import BatchWriter, Headers, ResponseStream
 from dynamo.frontend.routing.report import RoutingReport, spliced
 from dynamo.llm.tokenizer.tokenizer import Tokenizer
@@ -51,6 +52,16 @@ class Identity(msgspec.Struct):
     created: int
     model: str
     fingerprint: str
+    tier: str | None = None
+    """Of service; None: nobody has asked for one."""
+
+    def head(self, kind: str) -> dict[str, Any]:
+        """Return what an answer begins with."""
+        head = {
+            "id": self.id, "object": kind, "created": self.created, "model": self.model,
+            "system_fingerprint": self.fingerprint,
+        }  # fmt: skip
+        return head if self.tier is None else {**head, "service_tier": self.tier}
 
 
 class ResponseOptions(msgspec.Struct):
@@ -75,6 +86,13 @@ class ResponseOptions(msgspec.Struct):
     """Only the prompt is wanted, scored: what an engine says behind it is left out."""
     constraint: str = ""
     """The client's field that constrains it; empty: none does."""
+    scores: Scores | None = None
+    """What is asked of log probabilities beside those of the answer."""
+    preface: bytes = b""
+    """Events before a stream's first chunk."""
+    counts: bool = False
+    """Each chunk of a stream has the usage so far."""
+    tier: str | None = None
 
 
 class Response(ABC):
@@ -204,11 +222,7 @@ class Response(ABC):
 
 def _envelope(who: Identity, kind: str) -> bytes:
     """Return `data: {…,"choices":` of one answer."""
-    head = {
-        "id": who.id, "object": kind, "created": who.created, "model": who.model,
-        "system_fingerprint": who.fingerprint,
-    }  # fmt: skip
-    return b"data: " + _encode(head)[:-1] + b',"choices":'
+    return b"data: " + _encode(who.head(kind))[:-1] + b',"choices":'
 
 
 class ChatChunks:
@@ -359,6 +373,8 @@ class SseResponse(Response):
         if not self._begun:
             self._begin()
             self._output.head(200, [*STREAM_HEADERS, *self._headers])
+            if self.options.preface:
+                self._output.append(self.options.preface)
 
     def _echo(self, index: int) -> str:
         return self.options.echo[index] if self.options.echo else ""

@@ -220,10 +220,10 @@ class ResponsesWriter:
 
     def _close_message(self, text: str, encoded: msgspec.Raw) -> None:
         logprobs = msgspec.Raw(b"[%b]" % b",".join(filter(None, self._logprobs)))
-        told = logprobs if len(bytes(logprobs)) <= LARGEST_ECHO else []  # each token's have been told already
-        self._of_part("response.output_text.done", text=encoded, logprobs=told)
-        self._of_part("response.content_part.done", part=_text_part(encoded, told))
-        self._item["content"] = [_text_part(encoded, told)]
+        shown = logprobs if len(bytes(logprobs)) <= LARGEST_ECHO else []  # each token's have been told already
+        self._of_part("response.output_text.done", text=encoded, logprobs=shown)
+        self._of_part("response.content_part.done", part=_text_part(encoded, shown))
+        self._item["content"] = [_text_part(encoded, shown)]
         self._whole_part = _text_part(encoded, logprobs)
 
     def _close_reasoning(self, text: str, encoded: msgspec.Raw) -> None:

@@ -71,8 +71,8 @@ def _fields(schema: Json, schemas: Json) -> Iterator[str]:
 
 def _resolved(schema: Json, schemas: Json) -> Json:
     name = str(schema.get("$ref", "")).removeprefix(_REF)
-    found: Json = schemas.get(name, schema)
-    return found
+    described: Json = schemas.get(name, schema)
+    return described
 
 
 def _kind(field: Json) -> str:

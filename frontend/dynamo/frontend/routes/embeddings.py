@@ -97,7 +97,9 @@ class _Job(Job):
         if self.trace is not None:
             self.trace.prepared(self._model, [made])
         services.answers.add(waiting)
+        ready = self._ready()
         self._send_on(models, embedding, waiting, deadline, hints)
+        self._sent(ready)
         return request, embedding
 
     async def _in_threads(
@@ -137,6 +139,7 @@ class _Job(Job):
         self, models: ModelSet, request: EmbeddingsRequest, inputs: list[Input], *, blocking: bool = False
     ) -> EmbeddingRequest | TextRequest:
         assert models.model is not None
+        self._preparing = self._services.clock()
         preprocessor = models.model.preprocessor
         if preprocessor is not None:
             ids = await tokenised(inputs, preprocessor, blocking=blocking)
@@ -158,7 +161,7 @@ class _Job(Job):
         return RequestScope(
             models=models, opener=services.opener, context=context, meter=self._meter, clock=services.clock,
             hints=hints, again=services.pool.again, trace=self.trace, watch=services.watch,
-            hold_seconds=services.settings.worker_wait_timeout_secs,
+            hold_seconds=services.settings.worker_wait_timeout_secs, events=self._events,
         )  # fmt: skip
 
     def _send_on(
@@ -196,6 +199,7 @@ class _Job(Job):
         assert self._meter is not None
         self._meter.observe("embedding_latency_seconds", self._services.clock() - self._began)
         self._meter.observe("input_sequence_tokens", embedding.prompt_tokens)
+        self._tokens = embedding.prompt_tokens, 0, 0
         vectors = [embedding.vectors[index] for index in range(len(embedding.vectors))]
         as_base64 = request.encoding_format == "base64"
         body = pieces(answer(self._model, vectors, embedding.prompt_tokens, as_base64=as_base64), PIECE)

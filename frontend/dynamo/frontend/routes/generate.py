@@ -25,11 +25,22 @@ from dynamo.frontend.openai import requests as openai
 from dynamo.frontend.openai.body import decode
 from dynamo.frontend.openai.constraints import Parsing, constrained, constraint_of, forced_by, parsing_of
 from dynamo.frontend.openai.request_structs import ChatRequest, CompletionRequest
+from dynamo.frontend.responses.extra_events import count_each, tell_prompts
 from dynamo.frontend.responses.json_response import JsonResponse, query_answer
 from dynamo.frontend.responses.parsed_response import ParsedStream, ParsedWhole
 from dynamo.frontend.responses.response import DONE, STREAM_HEADERS, Identity, Response, ResponseOptions, SseResponse
+from dynamo.frontend.responses.scores import refuse_of_text, scored
 from dynamo.frontend.responses.stream import ClientConnection, Headers, ResponseStream, Send, respond
-from dynamo.frontend.routes.model_request import CLIENT_CLOSED, LARGE_BODY, SHORT_BODY, Job, Route, level_of, wire_of
+from dynamo.frontend.routes.model_request import (
+    CLIENT_CLOSED,
+    LARGE_BODY,
+    SHORT_BODY,
+    Job,
+    Route,
+    level_of,
+    until_over,
+    wire_of,
+)  # fmt: skip
 from dynamo.frontend.routing.admission_gate import QueuedRequest
 from dynamo.frontend.routing.hints import NO_HINTS, Hints, read_hints
 from dynamo.frontend.routing.model_set import ModelSet
@@ -75,6 +86,7 @@ class GenerateJob(Job):
         self.answer: Response | None = None
         self._explained: RoutingReport | None = None
         self._images: RequestImages | None = None
+        self._request_scope: RequestScope | None = None
         self._spelled: Mapping[str, str] = {}
         """How the client spells the constraints of its answer, where not as we do."""
 
@@ -91,7 +103,7 @@ class GenerateJob(Job):
         if not await self._begin(scope, receive, send):
             return
         try:
-            await self._wait(receive)
+            await until_over(scope, receive)
         finally:
             await self._close()
 
@@ -120,7 +132,9 @@ class GenerateJob(Job):
             *self._reader(scope, send), stall_seconds=services.settings.write_timeout_secs, meter=self._meter,
             hit=services.metrics.hit,
         )  # fmt: skip
+        ready = self._ready()
         self._start(models, requests, options, self._intake.deadline, hints)
+        self._sent(ready)
         return True
 
     def _reader(self, scope: Scope, send: Send) -> tuple[Send, ClientConnection]:
@@ -186,18 +200,17 @@ class GenerateJob(Job):
         *,
         blocking: bool = False,
     ) -> tuple[list[Made], ResponseOptions]:
-        options = ResponseOptions(
-            chat=self._chat, choices=request.n or 1,
-            include_usage=bool(request.stream_options and request.stream_options.include_usage),
-        )  # fmt: skip
-        if constraint := constraint_of(body):
-            options.constraint = self._spelled.get(constraint, constraint)
+        self._preparing = self._services.clock()
+        options = self._options(request, body)
+        answers = options.choices
         assert models.model is not None
         preprocessor, reading = models.model.preprocessor, models.model.reading
         if preprocessor is None:
             if self._chat and reading is not None:
                 options.parsing = parsing_of(reading, body, None)
             return self._text_requests(request, body, options), options
+        if (asked := scored(request, body)) is not None:
+            options.scores, body = asked
         if isinstance(request, ChatRequest):
             forced = forced_by(request.tool_choice)
             if forced is not None:
@@ -215,19 +228,33 @@ class GenerateJob(Job):
             made = await preprocessor.completion(body, blocking=blocking)
             options.logprobs = request.logprobs
             if request.echo:
-                options.echo = [text for text in preprocessor.echo_texts(body) for _ in range(request.n or 1)]
+                options.echo = [text for text in preprocessor.echo_texts(body) for _ in range(answers)]
                 options.prompt_ids = [prompt.token_ids for prompt in made]
+        tell_prompts(options, request, self._rid, preprocessor, body, made)
         if self._refuses_totals:
             own = self._services.settings
             check_total(request, made, models.card.context_length, own.clipped_tokens, own.request_defaults)
-        options.prompts, options.choices = len(made) // (request.n or 1), len(made)
+        options.prompts, options.choices = len(made) // answers, len(made)
         options.tokenizer = preprocessor.tokenizer
         return list(made), options
+
+    def _options(self, request: ChatRequest | CompletionRequest, body: dict[str, Any]) -> ResponseOptions:
+        """Return the form of the answer, as far as the body says it."""
+        options = ResponseOptions(
+            chat=self._chat, choices=openai.per_prompt(request), tier=request.service_tier and "default"
+        )
+        if (stream := request.stream_options) is not None:
+            options.include_usage = bool(stream.include_usage)
+            options.counts = options.include_usage and bool(stream.continuous_usage_stats)
+        if constraint := constraint_of(body):
+            options.constraint = self._spelled.get(constraint, constraint)
+        return options
 
     def _text_requests(
         self, request: ChatRequest | CompletionRequest, body: dict[str, Any], options: ResponseOptions
     ) -> list[Made]:
         """Make the requests for an engine that takes text: the body as it came, once per prompt and choice."""
+        refuse_of_text(request)
         if request.logprobs:
             text = "logprobs: this model's engine takes text and gives no log probabilities."
             raise ApiError(400, text, code="unsupported_parameter", param="logprobs")
@@ -266,18 +293,22 @@ class GenerateJob(Job):
         if hints.tells & FIELDS:
             options.explanation = self._explanation(models, hints)
         parsing = options.parsing
+        who = self._identity(models)
+        who.tier = options.tier
         self.answer = self._form(parsing)(
-            self._identity(models), options, output, services.writer, headers=self._headers, meter=meter,
+            who, options, output, services.writer, headers=self._headers, meter=meter,
             first_token=self._first_token, too_late=self._intake.too_late,
         )  # fmt: skip
         context = Context(self._rid, self.trace.carried() if self.trace else None, deadline=deadline)
-        request_scope = RequestScope(
+        request_scope = self._request_scope = RequestScope(
             models=models, opener=services.opener, context=context, meter=meter, clock=services.clock,
             migration=models.migration, hints=hints, again=services.pool.again, trace=self.trace,
             hold_seconds=services.settings.worker_wait_timeout_secs,
             explanation=options.explanation, watch=services.watch, prefills=services.pool.prefills,
-            shown=None if parsing is None else parsing.shown,
+            shown=None if parsing is None else parsing.shown, events=self._events,
         )  # fmt: skip
+        if options.counts:
+            count_each(output, self.answer)
         services.answers.add(self.answer)
         if self.trace is not None:
             self.trace.prepared(self._model, requests)
@@ -329,13 +360,6 @@ class GenerateJob(Job):
             await respond(send, 200, body, self._headers)
         self.ended(200, "")
 
-    async def _wait(self, receive: Receive) -> None:
-        """Wait until the answer has left or the client has."""
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                return
-
     async def _close(self) -> None:
         answer, output, meter = self.answer, self.output, self._meter
         assert answer is not None
@@ -347,7 +371,13 @@ class GenerateJob(Job):
             answer.cancel()
         await output.close()
         self._services.answers.discard(answer)
-        produced = meter.used(*answer.usage())
+        prompt, produced, cached = answer.usage()
+        meter.used(prompt, produced, cached)
+        self._tokens = prompt, produced, cached
+        if self._request_scope is not None and self._first:
+            self._request_scope.answered(
+                self._first - self._began, prompt, produced, self._services.clock() - self._first
+            )
         if left_early:
             self._left_early()
             log.info("[%s] the client left after %d token(s)", self._rid, produced)
@@ -362,8 +392,7 @@ class GenerateJob(Job):
         self.answer = None
 
     def _first_token(self) -> None:
-        assert self._meter is not None
-        self._meter.observe("time_to_first_token_seconds", self._services.clock() - self._began)
+        self._first_came()
         if self._explained is not None:
             self._explained.first_token()
         if self.trace is not None:

@@ -19,7 +19,7 @@ import msgspec
 from dynamo.frontend.errors import ApiError, internal, to_api_error
 from dynamo.frontend.http.body_budget import FREE, Share
 from dynamo.frontend.http.connection import CONNECTION, Connection
-from dynamo.frontend.http.content_encoding import decoded, is_encoded
+from dynamo.frontend.http.content_encoding import decoded, encoding_of
 from dynamo.frontend.http.requests import (
     TIMEOUT_HEADER,
     ClientGone,
@@ -36,6 +36,7 @@ from dynamo.frontend.limits.concurrency_limits import Slot, caller_of
 from dynamo.frontend.limits.request_threads import Turn
 from dynamo.frontend.metrics import OVERLOAD, ModelMeter, error_type
 from dynamo.frontend.openai.body import SMALL
+from dynamo.frontend.request_log.log import Event, RequestRecord
 from dynamo.frontend.responses.stream import ClientConnection, Headers, PlainWire, Send, respond_error
 from dynamo.frontend.routing.admission_gate import AdmissionGate, QueuedRequest
 from dynamo.frontend.routing.hints import Hints
@@ -86,10 +87,12 @@ class Intake:
 
     async def _read(self, scope: Scope, receive: Receive) -> bytes:
         limit, size = self._services.settings.body_limit, announced_size(scope)
-        if (encoding := header(scope, b"content-encoding")) is not None and is_encoded(encoding):
-            return await self._read_encoded(scope, receive, limit)
+        if (given := header(scope, b"content-encoding")) is not None and (encoding := encoding_of(given)):
+            return await self._read_encoded(scope, receive, encoding, limit)
         if size is not None and size <= FREE:
-            return await read_body(scope, receive, limit)
+            connection = scope.get(CONNECTION)
+            raw = connection.whole_body(scope) if size <= limit and isinstance(connection, Connection) else None
+            return await read_body(scope, receive, limit) if raw is None else raw
         self._caller = caller_of(scope)
         if size is not None and size <= limit:
             await self._take(size)
@@ -99,11 +102,11 @@ class Intake:
             self._services.bodies.shrink(self._share, len(raw))
         return raw
 
-    async def _read_encoded(self, scope: Scope, receive: Receive, limit: int) -> bytes:
+    async def _read_encoded(self, scope: Scope, receive: Receive, encoding: str, limit: int) -> bytes:
         """Read a compressed body, with room for the largest: what it becomes is known once it is there."""
         self._caller = caller_of(scope)
         await self._take(limit)
-        body = await decoded(await read_body(scope, receive, limit), limit)
+        body = await decoded(await read_body(scope, receive, limit), encoding, limit)
         assert self._share is not None
         self._services.bodies.shrink(self._share, len(body))
         return body
@@ -170,6 +173,8 @@ class Route(ABC):
         if (origin := header(scope, b"origin")) is not None and (cors := self._services.cors) is not None:
             headers += cors.headers(origin)
         job = self.job(rid, headers)
+        if self._services.keys is not None:
+            job.caller = header(scope, b"authorization")
         if (tracing := self._services.tracing) is not None:
             job.trace = RequestTrace(tracing, scope, rid)
         try:
@@ -209,6 +214,16 @@ def wire_of(scope: Scope) -> ClientConnection:
     return connection if isinstance(connection, Connection) else PlainWire(getattr(connection, "abort", None))
 
 
+async def until_over(scope: Scope, receive: Receive) -> None:
+    """Wait until the answer to a request has left, or its client has."""
+    connection = scope.get(CONNECTION)
+    if isinstance(connection, Connection) and (over := connection.over(scope)) is not None:
+        await over
+        return
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
 class Job(ABC):
     """One request on its way."""
 
@@ -218,7 +233,14 @@ class Job(ABC):
         self._began = services.clock()
         self._model, self._kind = UNKNOWN, "unary"
         self._meter: ModelMeter | None = None
-        self._over = False
+        self._over = self._queued = self._dispatched = False
+        self._preparing = self._ready_at = self._sent_at = self._first = 0.0
+        """When its template began, its tokens were there, it was sent, and its first token came."""
+        self._tokens = 0, 0, 0
+        """Of its prompt and its answer, and how many of the prompt's were cached."""
+        self._events: list[Event] | None = None if services.request_log is None else []
+        self.caller: bytes | None = None
+        """The name of its API key, where keys are asked for."""
         self._intake = Intake(services, self._began)
         self.trace: RequestTrace | None = None
         self._leave_queue: Callable[[], None] | None = None
@@ -276,6 +298,8 @@ class Job(ABC):
         self._model, self._kind = models.name, "stream" if stream else "unary"
         self._meter = self._services.metrics.meter(models.name)
         self._meter.gauges["inflight_requests"] += 1
+        self._meter.gauges["queued_requests"] += 1
+        self._queued = True
         self._services.metrics.started(self._model, self._endpoint, self._kind)
         if models.gate is not None and not hints.asks:
             models.gate.look(hints.instance, hints.dp_rank)
@@ -292,6 +316,39 @@ class Job(ABC):
         if self._meter is not None:
             self._meter.add("model_cancellation_total")
 
+    def _ready(self) -> float:
+        """Note that its tokens are there, and return the time."""
+        now, metrics = self._services.clock(), self._services.metrics
+        self._ready_at = now
+        metrics.preprocess.record(now - self._began)
+        if self._preparing:
+            metrics.tokenizer.record((now - self._preparing) * 1000)
+        if self._queued and self._meter is not None:
+            self._dispatched = True
+            self._meter.dispatched += 1
+        return now
+
+    def _sent(self, ready: float) -> None:
+        """Note that it was sent, or waits for a worker with room."""
+        self._sent_at = now = self._services.clock()
+        self._services.metrics.route.record(now - ready)
+
+    def _first_came(self) -> None:
+        """Note its first token."""
+        self._first = now = self._services.clock()
+        self._unqueue()
+        if self._meter is not None:
+            self._meter.record_ttft(now - self._began)
+        self._services.metrics.dispatch.record(now - (self._sent_at or now))
+
+    def _unqueue(self) -> None:
+        """Note that it waits for its first token no more."""
+        if self._queued and self._meter is not None:
+            self._queued = False
+            self._meter.gauges["queued_requests"] -= 1
+            if self._dispatched:
+                self._meter.dispatched -= 1
+
     def ended(self, status: int, code: str) -> None:
         """Count the request, once."""
         if self._over:
@@ -301,12 +358,19 @@ class Job(ABC):
             self.trace.ended(status, code)
         error = error_type(status, code) if status != 200 else ""
         self._services.metrics.ended(self._model, self._endpoint, self._kind, error)
-        took = self._services.clock() - self._began
+        now = self._services.clock()
+        took = now - self._began
+        if (events := self._events) is not None and (requests := self._services.request_log) is not None:
+            requests.add(RequestRecord(
+                self._rid, self._endpoint, self._model, self._kind, status, error and code, self._began,
+                self._preparing, self._ready_at, self._first, now, *self._tokens, tuple(events), self.caller,
+            ))  # fmt: skip
         if status == 503 and self._meter is not None:
             self._meter.rejected(code)
         if (limit := _LIMIT_OF.get(code)) is not None:
             self._services.metrics.hit(limit)
         if self._meter is not None:
             self._meter.gauges["inflight_requests"] -= 1
-            self._meter.observe("request_duration_seconds", took)
+            self._unqueue()
+            self._meter.record_duration(took)
         log.debug("[%s] %s %s %d in %.3f s", self._rid, self._endpoint, self._model, status, took)

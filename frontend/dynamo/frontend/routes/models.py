@@ -42,7 +42,7 @@ def models_router(services: Services) -> APIRouter:
     @router.get("/v1/models/{model_id:path}/ready", tags=["models"])
     async def get_model_ready(model_id: str) -> Response:
         """Say whether a model can be asked now, and by which namespaces; 503 where it can't."""
-        status, body = readiness(pool, model_id)
+        status, body = readiness(pool, pool.own_name(model_id))
         return json_reply(body, status)
 
     @router.get("/tokenizer_info", tags=["tokens"])
@@ -54,10 +54,9 @@ def models_router(services: Services) -> APIRouter:
     async def get_model(request: Request, model_id: str) -> Response:
         """Describe one model, whose id may hold slashes; in Anthropic's form for its clients."""
         served, theirs = {models.name: models for models in pool.served()}, VERSION in request.headers
-        if model_id not in served:
+        if (model := served.get(pool.own_name(model_id))) is None:
             unknown = model_not_found(model_id, list(served))
             raise MessagesError.of(unknown) if theirs else unknown
-        model = served[model_id]
         return json_reply(described(model.name, model.created) if theirs else _describe(model, pool))
 
     @router.post("/tokenize", tags=["tokens"])

@@ -15,7 +15,13 @@ from dynamo.frontend.openai.body import decode
 from dynamo.frontend.openai.chat_builder import shortened
 from dynamo.frontend.openai.request_structs import ChatRequest, CompletionRequest
 from dynamo.frontend.openai.responses_input import trimmed
-from dynamo.frontend.openai.responses_requests import SEALED, ResponsesAsked, named, read_responses
+from dynamo.frontend.openai.responses_requests import (
+    SEALED,
+    ResponsesAsked,
+    conversation_of,
+    named,
+    read_responses,
+)
 from dynamo.frontend.openai.responses_structs import ResponsesRequest
 from dynamo.frontend.responses.event_answer import Emit
 from dynamo.frontend.responses.response import Identity, ResponseOptions
@@ -28,15 +34,17 @@ from dynamo.frontend.responses.responses_writer import (
     response_of,
 )
 from dynamo.frontend.responses.stream import ClientConnection, Headers, PlainWire, Send, respond
-from dynamo.frontend.routes.earlier import Earlier, looked_up, names_stored
 from dynamo.frontend.routes.event_route import EventJob
-from dynamo.frontend.routes.events_reply import send_events
 from dynamo.frontend.routes.generate import Made
-from dynamo.frontend.routes.model_request import Job, Route
+from dynamo.frontend.routes.model_request import Job, Route, until_over
+from dynamo.frontend.routes.stored.conversations import encoded_items
+from dynamo.frontend.routes.stored.earlier import Earlier, looked_up, names_stored
 from dynamo.frontend.routing.hints import Hints
 from dynamo.frontend.routing.model_set import ModelSet
 from dynamo.frontend.services import Services
 from dynamo.frontend.stored.background import BackgroundRun
+from dynamo.frontend.stored.conversations import no_room
+from dynamo.frontend.stored.kept_events import send_events
 from dynamo.frontend.stored.store import StoredResponse, owner_of
 from dynamo.llm.processing.preprocess import ContextLengthExceeded
 
@@ -62,8 +70,12 @@ class ResponsesJob(EventJob):
         self._owner = b""
         self._earlier = Earlier()
         self._previous: str | None = None
+        self._conversation: str | None = None
+        self._stores = False
         self._input = b""
         """JSON of its items, where they are to be stored."""
+        self._added: list[bytes] = []
+        """The same, one by one, where its conversation is to have them."""
         self._items = self._reserved = 0
         self._echo: Share | None = None
         self._said: tuple[bytes, list[str]] | None = None
@@ -83,7 +95,7 @@ class ResponsesJob(EventJob):
             return
         if (run := self._run) is None:
             try:
-                await self._wait(receive)
+                await until_over(scope, receive)
             finally:
                 await self._close()
         elif self._follows:
@@ -114,8 +126,10 @@ class ResponsesJob(EventJob):
             self._problem = self._problem or self._no_background(asked.request)
             self._background, self._follows = True, asked.request.stream is True
             asked.body["stream"] = asked.chat.stream = True
-        if self._services.stored is not None and asked.request.store is not False:
+        if self._services.stored is not None and (asked.request.store is not False or asked.request.conversation):
             self._input, self._items = msgspec.json.encode([trimmed(item) for item in asked.items]), len(asked.items)
+            if asked.request.conversation is not None:
+                self._added = encoded_items(asked.items, self._services.stored.new_id)
         self._filled(asked.body)
         return asked.body, asked.chat
 
@@ -166,7 +180,9 @@ class ResponsesJob(EventJob):
         asked, self._asked = self._asked, None  # an answer may take long, and needs nothing of the input
         assert asked is not None
         self._previous = asked.request.previous_response_id
-        asked.echo |= {"store": self._reserved > 0, "background": self._background, **self._unrepeated(asked.echo)}
+        self._conversation = conversation_of(asked.request.conversation)
+        self._stores = self._reserved > 0 and asked.request.store is not False
+        asked.echo |= {"store": self._stores, "background": self._background, **self._unrepeated(asked.echo)}
         response = response_of(who.id, who.created, who.model, asked.echo)
         self._writing = ResponsesWriter(
             response, emit, time.time, with_sealed=SEALED in (asked.request.include or ()),
@@ -190,6 +206,8 @@ class ResponsesJob(EventJob):
         if self._background and stored is not None:
             stored.background.check(self._owner)
         self._reserve()
+        if self._added and not self._reserved:
+            raise no_room()
         if self._background and not self._reserved:
             raise overloaded("there is no room for what this response was asked; try again in a moment.", "stored_full")
         super()._start(models, requests, options, deadline, hints)
@@ -203,6 +221,11 @@ class ResponsesJob(EventJob):
 
     def _keep(self) -> None:
         if self._services.stored is None or not self._input or self._said is None or self._writing is None:
+            return
+        if self._conversation is not None:
+            said = [msgspec.json.encode(item) for item in self._writing.response["output"]]
+            self._services.stored.add_soon(self._owner, self._conversation, [*self._added, *said])
+        if not self._stores:
             return
         response, items = self._said
         run = self._run
@@ -265,7 +288,7 @@ class ResponsesJob(EventJob):
         error: ApiError | None = None
         try:
             try:
-                await self._wait(exchange.receive)
+                await until_over({}, exchange.receive)
             finally:
                 error = None if self.answer is None else self.answer.error
                 await self._close()

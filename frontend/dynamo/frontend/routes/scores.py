@@ -1,6 +1,6 @@
 """POST /v1/rerank and /v1/score: how near texts are to each other, by the vectors of an embedding model.
 
-The vectors are asked of `/v1/embeddings` in this process, with its bounds, limits and figures; a score is the cosine of
+The vectors are asked of `/v1/embeddings` in this process, with its bounds, limits and metrics; a score is the cosine of
 two of them, as vLLM has it for such models.
 """
 
@@ -128,7 +128,7 @@ def _refused(exchange: Exchange) -> Response:
 
 def _made(asked: Any, scored: Scored, content: bytes, say: Callable[..., dict[str, Any]]) -> dict[str, Any]:
     answer = msgspec.json.decode(content)
-    vectors = [array("f", base64.b64decode(one["embedding"])) for one in answer["data"]]
+    vectors = [array("f", base64.b64decode(entry["embedding"])) for entry in answer["data"]]
     lengths = [sqrt(sum(map(mul, vector, vector))) for vector in vectors]
     made = [_cosine(vectors, lengths, left, right) for left, right in scored.pairs]
     body: dict[str, Any] = say(asked, scored, made, answer["usage"])

@@ -8,6 +8,8 @@ from typing import Final
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
+from dynamo.frontend.console.paths import is_served, wants_html
+from dynamo.frontend.console.routes import page as page_of_console
 from dynamo.frontend.health import health
 from dynamo.frontend.http.guard import DETAILS
 from dynamo.frontend.metrics import CONTENT_TYPE
@@ -39,11 +41,9 @@ def system_router(services: Services) -> APIRouter:
         return json_reply({}, status)
 
     @router.get("/")
-    async def get_root() -> Response:
-        """Say what this is, and where to go on."""
-        if not services.settings.access.public_system_routes:
-            return json_reply({"name": NAME, "links": LINKS})
-        return json_reply({"name": NAME, "version": own_version(), "links": LINKS | SYSTEM_LINKS})
+    async def get_root(request: Request) -> Response:
+        """Say what this is, and where to go on; browsers get the console."""
+        return _root(services, request)
 
     @router.get("/live")
     async def get_live() -> Response:
@@ -66,6 +66,17 @@ def system_router(services: Services) -> APIRouter:
         return json_reply({"version": own_version()})
 
     return router
+
+
+def _root(services: Services, request: Request) -> Response:
+    access = services.settings.access
+    has_console = is_served(access)
+    if has_console and wants_html(", ".join(request.headers.getlist("accept"))):
+        return page_of_console()
+    headers = [(b"vary", b"accept")] if has_console else []
+    if not access.public_system_routes:
+        return json_reply({"name": NAME, "links": LINKS}, headers=headers)
+    return json_reply({"name": NAME, "version": own_version(), "links": LINKS | SYSTEM_LINKS}, headers=headers)
 
 
 def own_version() -> str:

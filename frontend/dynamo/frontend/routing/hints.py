@@ -90,6 +90,7 @@ def read_hints(scope: Scope, nvext: Nvext | None, sessions: bool) -> Hints:
 
 
 def _from_nvext(hints: Hints, nvext: Nvext) -> None:
+    _refuse_unserved(nvext)
     _prefill(hints, "nvext.prefill_worker_id", nvext.prefill_worker_id)
     _prefill_rank(hints, "nvext.prefill_dp_rank", nvext.prefill_dp_rank)
     if nvext.dp_rank is not None:
@@ -102,6 +103,19 @@ def _from_nvext(hints: Hints, nvext: Nvext) -> None:
     hints.weights = nvext.router_config_override
     hints.asks = any(annotation.startswith(_QUERY) for annotation in nvext.annotations or ())
     hints.tells = frozenset(nvext.extra_fields or ())
+
+
+def _refuse_unserved(nvext: Nvext) -> None:
+    """Raise the 400 of a field that no worker here can keep to: ignored, it would look as if it were kept."""
+    name = why = ""
+    if nvext.cache_salt:
+        name, why = "cache_salt", "engines here aren't told, so the prompt's cache would be shared; leave it out"
+    elif nvext.max_thinking_tokens is not None:
+        name, why = "max_thinking_tokens", "use max_tokens, or reasoning_effort"
+    elif (constraints := nvext.routing_constraints) is not None and constraints.required_taints:
+        name, why = "routing_constraints.required_taints", "workers here have no taints; use backend_instance_id"
+    if name:
+        raise bad_request(f"nvext.{name}: not supported; {why}.", f"nvext.{name}", "unsupported_parameter")
 
 
 def _pin(hints: Hints, field: str, instance: int | None) -> None:

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Final
 
@@ -45,6 +45,8 @@ class ModelPool:
         """By name: when its last instance left, what it answered, and which that was."""
         self._expected: set[InstanceKey] = set()
         self._news = asyncio.Event()
+        self.aliases: Mapping[str, str] = {}
+        """Models by other names, where no model has that name itself."""
 
     # The watcher fills it.
 
@@ -120,7 +122,7 @@ class ModelPool:
     def types(self, name: str) -> list[str]:
         """Return what can be asked of a model now."""
         return sorted(
-            {kind for models in self._by_name.get(name, ()) if models.served for kind in models.card.model_types}
+            {kind for models in self._sets_for(name, None) if models.served for kind in models.card.model_types}
         )
 
     def find(self, name: str, does: str | None = None) -> ModelSet:
@@ -133,8 +135,13 @@ class ModelPool:
         # During a rollout two cards serve one model; each gets requests as it has instances.
         return self._random.choices(sets, weights=[len(models.workers) for models in sets])[0]
 
+    def own_name(self, name: str) -> str:
+        """Return the name that a model has itself."""
+        return name if name in self._by_name else self.aliases.get(name, name)
+
     def _sets_for(self, name: str, does: str | None) -> list[ModelSet]:
-        return [models for models in self._by_name.get(name, ()) if does is None or does in models.card.model_types]
+        named = self._by_name.get(self.own_name(name), ())
+        return [models for models in named if does is None or does in models.card.model_types]
 
     def _alike(self, models: ModelSet) -> list[ModelSet]:
         """Return the sets of its model that can be asked the same, itself first."""
@@ -233,7 +240,7 @@ class ModelPool:
         remembered = set(did) if time.monotonic() - since < REMEMBER_SECONDS else set()
         if does in remembered or (does is None and remembered):
             return unavailable(f"No worker serves the model '{name}' now; try again in a moment.")
-        others = {kind for models in self._by_name.get(name, ()) for kind in models.card.model_types} | remembered
+        others = {kind for models in self._sets_for(name, None) for kind in models.card.model_types} | remembered
         if does is not None and others:
             able = {models.name for models in self._sets.values() if does in models.card.model_types}
             return wrong_route(name, does, sorted(others), sorted(able))

@@ -70,6 +70,11 @@ class Worker(Candidate):
     max_blocks: float = float("inf")
     """Over this, or over `max_tokens`, it is busy; `BusyThresholds` says so."""
     max_tokens: float = float("inf")
+    last_ttft: float | None = None
+    """Of the latest request: seconds to its first token, and its prompt's tokens."""
+    last_isl: int | None = None
+    last_itl: float | None = None
+    """Of the latest answer with several tokens: mean seconds between two."""
 
     def figure(self, figures: dict[str, Any]) -> None:
         """Take over the figures that the instance published."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Collection
+import logging
+from collections.abc import AsyncIterator, Collection, Sequence
 from secrets import token_hex
 from typing import Any, Final
 
@@ -17,10 +18,13 @@ import msgspec
 from dynamo.frontend.errors import ApiError, bad_request
 from dynamo.frontend.openai.request_structs import MAX_MESSAGES
 from dynamo.frontend.stored.background import Background, not_in_background
+from dynamo.frontend.stored.conversations import Change, Conversations, is_conversation, missing, pieces, together
 from dynamo.frontend.stored.event_log import EventLog
 from dynamo.frontend.stored.peers import Found, GoneProcess, Peers, Question, unwired, wired
 from dynamo.frontend.stored.store import StoredResponse, StoredResponses, unknown
+from dynamo.runtime.process.tasks import TaskOwner
 
+log = logging.getLogger(__name__)
 Item = dict[str, Any]
 NODE: Final = 14
 """Hexadecimal digits of a process, in each id that it makes."""
@@ -38,6 +42,8 @@ class ResponseDirectory:
 
     def __init__(self, store: StoredResponses, background: Background, peers: Peers) -> None:
         self.store, self.background, self._peers = store, background, peers
+        self.conversations = Conversations(store)
+        self._tasks = TaskOwner(log)
         self._waiting = 0
 
     async def open(self) -> None:
@@ -69,6 +75,8 @@ class ResponseDirectory:
         at: str | None = response_id
         items, left = 0, most
         while at is not None:
+            if is_conversation(at):
+                raise _not_found(response_id, at)
             part = await self._part(owner, at, left)
             if not part or part[0].id != at:
                 raise _not_found(response_id, at)
@@ -131,6 +139,45 @@ class ResponseDirectory:
                 self.store.delete(owner, response_id)
             return
         self.store.delete(owner, response_id)
+
+    async def conversation(self, owner: bytes, name: str) -> StoredResponse:
+        """Return a conversation with its items; 404 where this owner has none of that id."""
+        if (node := self._node(name)) is None or not is_conversation(name):
+            return self.conversations.get(owner, name)
+        try:
+            return unwired(owner, (await self._peers.ask(node, Question("get", owner, [name]))).responses[0])
+        except (GoneProcess, ApiError) as error:
+            raise missing(name) if isinstance(error, GoneProcess) or error.status == 404 else error from None
+
+    async def change(self, owner: bytes, name: str, *changes: Change) -> bytes:
+        """Change a conversation, and return its object."""
+        done = b""
+        node = self._node(name)
+        for change in changes:
+            if node is None:
+                done = await self.conversations.change(owner, name, change)
+                continue
+            question = Question("change", owner, [name], data=msgspec.msgpack.encode(change))
+            try:
+                done = (await self._peers.ask(node, question)).data
+            except GoneProcess:
+                raise missing(name) from None
+        return done
+
+    async def add(self, owner: bytes, name: str, items: Sequence[bytes]) -> None:
+        """Add items to a conversation."""
+        here = self.is_here(name)
+        await self.change(owner, name, *([together(items)] if here else pieces(items, self._peers.most)))
+
+    def add_soon(self, owner: bytes, name: str, items: Sequence[bytes]) -> None:
+        """Add items to a conversation: at once where it is here, else in a moment; a failure is logged."""
+        if not self.is_here(name):
+            self._tasks.start(self.add(owner, name, items), "conversation")
+            return
+        try:
+            self.conversations.change_now(owner, name, together(items))
+        except ApiError as error:
+            log.warning("a conversation lacks what was said last: %s", error.message)
 
     async def cancel(self, owner: bytes, response_id: str) -> bytes:
         """End one that runs in the background, and return it; one that is over is returned as it is."""
@@ -208,6 +255,9 @@ class ResponseDirectory:
             return await self._news(owner, name, question.most)
         if question.kind == "chain":
             return Found([wired(stored) for stored in await self._part(owner, name, question.most)])
+        if question.kind == "change":
+            change = msgspec.msgpack.decode(question.data, type=Change)
+            return Found([], await self.conversations.change(owner, name, change))
         if question.kind == "get":
             return Found([wired(self._get(owner, name))])
         if question.kind == "delete":

@@ -37,6 +37,8 @@ class Question(msgspec.Struct, array_like=True):
     """Bytes of a conversation; of events, the number of the first."""
     at: int = 0
     """Where in the answer to begin."""
+    data: bytes = b""
+    """What is to be changed of a conversation."""
 
 
 class Found(msgspec.Struct, array_like=True):
@@ -71,7 +73,7 @@ class Peers:
     def __init__(self, runtime: DistributedRuntime, namespace: str) -> None:
         self._caller, self._server, self.node = runtime.caller, runtime.server, runtime.server.worker_id
         self._path = EndpointPath(namespace or ALL_NAMESPACES, "frontend", "stored-responses")
-        self._most = runtime.bus.max_payload // 2
+        self.most = runtime.bus.max_payload // 2
 
     async def serve(self, answer: Answer) -> None:
         """Answer the others from now on."""
@@ -89,7 +91,7 @@ class Peers:
         except (ApiError, DynamoException) as error:
             said = to_api_error(error)
             return _Piece((said.status, said.message, said.code, said.param, said.kind))
-        return _Piece(None, data[question.at : question.at + self._most], len(data))
+        return _Piece(None, data[question.at : question.at + self.most], len(data))
 
     async def ask(self, node: int, question: Question) -> Found:
         """Ask another process; raises its error, or `GoneProcess`."""

@@ -86,9 +86,23 @@ class StoredResponses:
             return
         with self._lock:
             self._expire()
-            self._add(stored)
-            while len(self._all) > self._limits.max_count or self.bytes > self._limits.max_bytes:
-                self._drop(self._least(stored))
+            self._put(stored)
+
+    def exchange(self, old: StoredResponse, new: StoredResponse) -> bool:
+        """Keep `new` in the place of `old`; False where that isn't there any more."""
+        if new.size > self._limits.max_bytes:
+            return False
+        with self._lock:
+            if self._all.get(old.id) is not old:
+                return False
+            self._drop(old.id)
+            self._put(new)
+        return True
+
+    def _put(self, stored: StoredResponse) -> None:
+        self._add(stored)
+        while len(self._all) > self._limits.max_count or self.bytes > self._limits.max_bytes:
+            self._drop(self._least(stored))
 
     def reserve(self, owner: bytes, size: int) -> bool:
         """Count the input of a request that is answered now; False, and nothing counts, where there are too many.

@@ -37,7 +37,7 @@ _NO_MODEL: Final = ("mmproj*", "*imatrix*", "*/mmproj*")
 Weights = Literal["any", "gguf", "none"]
 """What an engine reads: whatever there is (safetensors first), GGUF files only, or no weights at all."""
 
-_PAGE: Final = re.compile(r"https?://(?:www\.)?(?:huggingface\.co|hf\.co)/")
+_PAGE: Final = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/")
 _NAME: Final = re.compile(
     r"(?P<repo>[\w.-]+/[\w.-]+)"
     r"(?:/(?:(?:blob|resolve|tree)/(?P<page_revision>[^/]+)/?)?(?P<file>[^:@]+\.gguf)?|:(?P<variant>[\w.-]+))?"

@@ -17,6 +17,7 @@ from dynamo.llm.model_card import ModelCard
 from dynamo.llm.processing import request_options as options
 from dynamo.llm.processing.chat_template import ChatTemplate, flatten_message
 from dynamo.llm.processing.image_prompts import ImageMark, placed
+from dynamo.llm.processing.infill import infilled
 from dynamo.llm.processing.template_files import load_template
 from dynamo.llm.protocols import ImageInput, PreprocessedRequest
 from dynamo.llm.tokenizer import load_tokenizer
@@ -91,6 +92,10 @@ class Preprocessor:
 
         `images`: those of its content parts, in their order.
         """
+        if (given := options.nvext_of(body).get("token_data")) is not None:
+            if images:
+                raise InvalidArgument("nvext.token_data: a prompt with images can't come as tokens")
+            return self._requests(body, [self._checked_ids(given, "nvext.token_data")], chat=True)
         if images:
             made = (
                 self.image_prompt(body, images)
@@ -106,9 +111,17 @@ class Preprocessor:
     async def completion(self, body: Mapping[str, Any], *, blocking: bool = False) -> list[PreprocessedRequest]:
         """Return the requests of a completions body: choice c of prompt p is at `p * n + c`; else as `chat`."""
         prompts = read_prompts(body.get("prompt"))
+        if (given := options.nvext_of(body).get("token_data")) is not None:
+            if len(prompts) > 1:
+                raise InvalidArgument(f"nvext.token_data stands for one prompt, and there are {len(prompts)}")
+            prompts = [given]
         ids, tokens, answers = [], 0, options.choices(body)
+        suffix = body.get("suffix")
+        follows = await self._encode(suffix, add_special=False, blocking=blocking) if suffix else []
         for prompt in prompts:
             ids.append(await self._prompt_ids(prompt, blocking))
+            if suffix:
+                ids[-1] = infilled(self.tokenizer, self.card.name, ids[-1], follows)
             tokens += len(ids[-1])
             check_work(tokens, answers, self.card.context_length)  # before the rest is read
         if not blocking and len(ids) * answers > _MANY:
@@ -205,12 +218,18 @@ class Preprocessor:
     async def _prompt_ids(self, prompt: str | list[int], blocking: bool) -> list[int]:
         if isinstance(prompt, str):
             return await self._encode(prompt, add_special=True, blocking=blocking)
-        clip_tokens(len(prompt), None, self.card.context_length)  # before looking at each
-        limit = self.card.vocab_size or self.tokenizer.vocab_size
-        if prompt and (max(prompt) >= limit or min(prompt) < 0):
-            wrong = next(token for token in prompt if not 0 <= token < limit)
-            raise InvalidArgument(f"prompt has the token id {wrong}, but the vocabulary ends at {limit - 1}")
-        return list(prompt)
+        return self._checked_ids(prompt, "prompt")
+
+    def _checked_ids(self, ids: Sequence[int], field: str) -> list[int]:
+        clip_tokens(len(ids), None, self.card.context_length)  # before looking at each
+        if ids and (max(ids) >= self._vocabulary or min(ids) < 0):
+            wrong, last = next(token for token in ids if not 0 <= token < self._vocabulary), self._vocabulary - 1
+            raise InvalidArgument(f"{field} has the token id {wrong}, but the vocabulary ends at {last}")
+        return list(ids)
+
+    @property
+    def _vocabulary(self) -> int:
+        return self.card.vocab_size or self.tokenizer.vocab_size
 
     def _requests(
         self,
@@ -222,14 +241,18 @@ class Preprocessor:
     ) -> list[PreprocessedRequest]:
         wanted = options.wanted_tokens(body, chat)
         output = options.output_options(body, chat)
-        added = added_tokens(images or ())
-        check_work(sum(map(len, prompts)) + added, options.choices(body), self.card.context_length)
+        added, choices = 0 if images is None else added_tokens(images), options.choices(body)
+        check_work(sum(map(len, prompts)) + added, choices, self.card.context_length)
         annotations = options.nvext_of(body).get("annotations") or ()
-        sampling = [options.sampling_options(body, choice) for choice in range(options.choices(body))]
+        sampling = [options.sampling_options(body, choice) for choice in range(choices)]
+        if (biased := sampling[0].logit_bias) and (wrong := max(map(int, biased))) >= self._vocabulary:
+            last = self._vocabulary - 1
+            raise InvalidArgument(f"logit_bias has the token id {wrong}, but the vocabulary ends at {last}")
         made = []
         for ids in prompts:
             conditions = options.stop_conditions(body, clip_tokens(len(ids) + added, wanted, self.card.context_length))
-            conditions.stop_token_ids += self._special_stops(conditions.stop)
+            if conditions.stop:
+                conditions.stop_token_ids += self._special_stops(conditions.stop)
             made += [
                 PreprocessedRequest(
                     model=self.card.name,

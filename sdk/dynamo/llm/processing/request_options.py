@@ -25,6 +25,8 @@ _GUIDED: Final = frozenset(
     f"guided_{name}"
     for name in ("json", "regex", "choice", "grammar", "backend", "whitespace_pattern", "structural_tag")
 )
+_SHAPING: Final = _GUIDED | {"response_format", "nvext"}
+"""Whatever `guided_decoding` reads."""
 IN_NVEXT: Final = frozenset({
     *_SAMPLING, *_GUIDED, "stop_token_ids", "ignore_eos", "min_tokens",
     "include_stop_str_in_output", "chat_template_kwargs", "chat_template_args",
@@ -80,7 +82,9 @@ def stop_conditions(body: Mapping[str, Any], max_tokens: int | None) -> StopCond
 
 def stop_strings(stop: Any) -> list[str]:
     """Read one or several stop strings; bounded, since each token of the answer is compared with all of them."""
-    stops = [stop] if isinstance(stop, str) else list(stop or ())
+    if stop is None:
+        return []
+    stops = [stop] if isinstance(stop, str) else list(stop)
     if len(stops) > MOST_STOPS:
         raise InvalidArgument(f"stop has {len(stops)} strings: at most {MOST_STOPS} are taken")
     if any(len(text) > LONGEST_STOP for text in stops):
@@ -106,6 +110,8 @@ def sampling_options(body: Mapping[str, Any], choice: int) -> SamplingOptions:
 
 def guided_decoding(body: Mapping[str, Any]) -> dict[str, Any] | None:
     """Read `guided_*`, `response_format` and nvext's `guided_*` as one object."""
+    if _SHAPING.isdisjoint(body):
+        return None
     guided = {name.removeprefix("guided_"): value for name, value in given(body, _GUIDED).items()}
     shape = body.get("response_format")
     if shape is not None and not guided and isinstance(shape, Mapping):

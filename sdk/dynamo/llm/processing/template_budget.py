@@ -181,10 +181,12 @@ class Budget:
     def printed(self, parts: Iterator[str]) -> str:
         """Return the text of a whole template, with steps for each part: for some of them at once, which is faster."""
         texts: list[str] = []
-        while some := list(islice(parts, _AT_ONCE)):
+        while True:
+            some = list(islice(parts, _AT_ONCE))
             self.spend(2 * len(some))
             texts += some
-        return self.concat(texts)
+            if len(some) < _AT_ONCE:
+                return self.concat(texts)
 
     def join(self, values: Iterable[Any]) -> str:
         """Pay for `~`."""

@@ -17,10 +17,12 @@ from dynamo.frontend.errors import ApiError, bad_request, shown, unavailable
 from dynamo.frontend.http.requests import Scope
 from dynamo.frontend.limits.concurrency_limits import caller_of
 from dynamo.frontend.openai.body import decode
+from dynamo.frontend.openai.responses_requests import conversation_of
 from dynamo.frontend.openai.responses_structs import ResponsesRequest
 from dynamo.frontend.routes.event_route import LARGE_BODY
 from dynamo.frontend.routes.model_request import Intake
 from dynamo.frontend.services import Services
+from dynamo.frontend.stored.conversations import PREFIX, is_conversation
 from dynamo.frontend.stored.directory import Item, ResponseDirectory, items_of
 from dynamo.frontend.stored.store import StoredResponse
 
@@ -64,7 +66,12 @@ class Earlier(msgspec.Struct):
 
 def names_stored(raw: bytes) -> bool:
     """Tell whether what is stored may be part of a request, however short the rest of it is: escapes hide words."""
-    return b"previous_response_id" in raw or b"item_reference" in raw or _HIDDEN.search(raw) is not None
+    return (
+        b"previous_response_id" in raw
+        or b"item_reference" in raw
+        or b"conversation" in raw
+        or _HIDDEN.search(raw) is not None
+    )
 
 
 @contextlib.asynccontextmanager
@@ -78,7 +85,7 @@ async def looked_up(
     previous, references = await _names(intake, raw)
     directory, most, share = services.stored, services.settings.body_limit, None
     if directory is None:
-        yield Earlier(problem=_not_stored() if previous is not None else None)
+        yield Earlier(problem=_not_stored(previous) if previous is not None else None)
         return
     if not all(directory.is_here(name) for name in (*references, *([previous] if previous else ()))):
         share = await services.bodies.take(caller_of(scope), most)
@@ -113,6 +120,8 @@ async def _chain(
     directory: ResponseDirectory, earlier: Earlier, owner: bytes, previous: str, most: int
 ) -> list[StoredResponse]:
     try:
+        if is_conversation(previous):
+            return [await directory.conversation(owner, previous)]
         return await directory.chain(owner, previous, most)
     except ApiError as error:
         earlier.problem = error
@@ -124,7 +133,11 @@ async def _names(intake: Intake, raw: bytes) -> tuple[str | None, set[str]]:
 
     def read() -> tuple[str | None, set[str]]:
         body = decode(raw, ResponsesRequest)
-        previous = body.get("previous_response_id")
+        previous = conversation_of(body.get("conversation"))
+        if previous is not None:
+            previous = previous if is_conversation(previous) else f"{PREFIX}_{previous}"
+        else:
+            previous = body.get("previous_response_id")
         references = {name for name in _places(body).values() if isinstance(name, str)}
         return previous if isinstance(previous, str) else None, references
 
@@ -143,9 +156,7 @@ def _places(body: dict[str, Any]) -> dict[int, Any]:
             if isinstance(item, dict) and item.get("type") == "item_reference"}  # fmt: skip
 
 
-def _not_stored() -> ApiError:
-    text = (
-        "previous_response_id: responses aren't stored here, since that is switched off; send the conversation in "
-        "input."
-    )
-    return bad_request(text, "previous_response_id", "unsupported_parameter")
+def _not_stored(name: str) -> ApiError:
+    field = "conversation" if is_conversation(name) else "previous_response_id"
+    text = f"{field}: nothing is stored here, since that is switched off; send the conversation in input."
+    return bad_request(text, field, "unsupported_parameter")

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
-
-from fastapi.responses import Response
 
 from dynamo.frontend.http.requests import Receive
 from dynamo.frontend.responses.response import STREAM_HEADERS
@@ -25,17 +22,6 @@ async def send_events(
         for task in (sending, leaving):
             task.cancel()
         await asyncio.gather(sending, leaving, return_exceptions=True)
-
-
-class EventsReply(Response):
-    """Answer of a FastAPI route that is such events."""
-
-    def __init__(self, events: AsyncIterator[bytes], seconds: float) -> None:
-        super().__init__(media_type="text/event-stream")
-        self._events, self._seconds = events, seconds
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        await send_events(self._events, receive, send, [], self._seconds)
 
 
 async def _send(events: AsyncIterator[bytes], send: Send, headers: Headers, seconds: float) -> None:

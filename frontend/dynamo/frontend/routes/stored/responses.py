@@ -14,15 +14,16 @@ from fastapi.responses import Response
 from dynamo.frontend.errors import ApiError, bad_request
 from dynamo.frontend.http.requests import headers_of
 from dynamo.frontend.responses.cold_replies import json_reply
-from dynamo.frontend.routes.events_reply import EventsReply
 from dynamo.frontend.services import Services
+from dynamo.frontend.stored.conversations import is_conversation
 from dynamo.frontend.stored.directory import Item, ResponseDirectory, items_of
-from dynamo.frontend.stored.store import StoredResponse, owner_of
+from dynamo.frontend.stored.kept_events import send_events
+from dynamo.frontend.stored.store import StoredResponse, owner_of, unknown
 
 MOST_LISTED: Final = 100
-PAGE_BYTES: Final = 256 << 10
+BYTES_OF_PAGE: Final = 256 << 10
 """Bytes of a page of several items."""
-_PAGE: Final = [
+PAGE: Final = [
     {"name": name, "in": "query", "required": False, "schema": schema}
     for name, schema in (
         ("limit", {"type": "integer", "minimum": 1, "maximum": MOST_LISTED, "default": 20}),
@@ -41,7 +42,18 @@ _STREAM: Final = [
         "schema": {"type": "integer", "minimum": 0, "maximum": _LATEST},
     },
 ]
-_PREFIXES: Final = {"message": "msg", "reasoning": "rs", "function_call": "fc", "function_call_output": "fco"}
+PREFIXES: Final = {"message": "msg", "reasoning": "rs", "function_call": "fc", "function_call_output": "fco"}
+
+
+class EventsReply(Response):
+    """Answer of a FastAPI route that is such events."""
+
+    def __init__(self, events: AsyncIterator[bytes], seconds: float) -> None:
+        super().__init__(media_type="text/event-stream")
+        self._events, self._seconds = events, seconds
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await send_events(self._events, receive, send, [], self._seconds)
 
 
 def stored_responses_router(services: Services) -> APIRouter:
@@ -51,42 +63,42 @@ def stored_responses_router(services: Services) -> APIRouter:
     @router.get("/v1/responses/{response_id}", openapi_extra={"parameters": _STREAM})
     async def get_response(request: Request, response_id: str) -> Response:
         """Return a stored response, or one that runs in the background; its events with `stream`."""
-        directory, owner, number = _store(services), _owner(request), _number(request)
+        directory, owner, number = store_of(services), caller(request), _number(request)
         if number is None:
-            stored = await directory.get(owner, response_id)
+            stored = await directory.get(owner, _response(response_id))
             return Response(stored.response, media_type="application/json")
-        first = await directory.news(owner, response_id, number)
+        first = await directory.news(owner, _response(response_id), number)
         events = directory.events(owner, response_id, number, first)
         return EventsReply(events, services.settings.write_timeout_secs)
 
     @router.delete("/v1/responses/{response_id}")
     async def delete_response(request: Request, response_id: str) -> Response:
         """Delete a stored response; later requests can't continue it."""
-        await _store(services).delete(_owner(request), response_id)
+        await store_of(services).delete(caller(request), _response(response_id))
         return json_reply({"id": response_id, "object": "response", "deleted": True})
 
     @router.post("/v1/responses/{response_id}/cancel")
     async def cancel_response(request: Request, response_id: str) -> Response:
         """End a response that runs in the background; others end with their connection."""
-        response = await _store(services).cancel(_owner(request), response_id)
+        response = await store_of(services).cancel(caller(request), _response(response_id))
         return Response(response, media_type="application/json")
 
-    @router.get("/v1/responses/{response_id}/input_items", openapi_extra={"parameters": _PAGE})
+    @router.get("/v1/responses/{response_id}/input_items", openapi_extra={"parameters": PAGE})
     async def list_input_items(request: Request, response_id: str) -> Response:
         """List the items that a stored response answered, the newest first."""
-        directory, owner = _store(services), _owner(request)
-        limit, after, newest_first = _page(request)
-        async with _counted(services, request, owner):  # a conversation may be megabytes
-            stored = await directory.get(owner, response_id)
+        directory, owner = store_of(services), caller(request)
+        limit, after, newest_first = page_of(request)
+        async with counted(services, request, owner):  # a conversation may be megabytes
+            stored = await directory.get(owner, _response(response_id))
             before = await _before(services, directory, stored)
             async with services.threads.turn(owner, None) as turn:
-                return await turn.run(lambda: _listed(_items(stored, before), limit, after, newest_first))
+                return await turn.run(lambda: listed(_items(stored, before), limit, after, newest_first))
 
     return router
 
 
 @contextlib.asynccontextmanager
-async def _counted(services: Services, request: Request, owner: bytes) -> AsyncIterator[None]:
+async def counted(services: Services, request: Request, owner: bytes) -> AsyncIterator[None]:
     """Count a page of items as a request, and as the largest body."""
     scope: Any = request.scope
     slot = None if services.limiter is None else services.limiter.enter(scope)
@@ -101,14 +113,21 @@ async def _counted(services: Services, request: Request, owner: bytes) -> AsyncI
             services.limiter.leave(slot)
 
 
-def _store(services: Services) -> ResponseDirectory:
+def store_of(services: Services) -> ResponseDirectory:
     if services.stored is None:
         text = "Responses aren't stored here: that is switched off."
         raise ApiError(404, text, code="response_not_found", param="response_id")
     return services.stored
 
 
-def _owner(request: Request) -> bytes:
+def _response(name: str) -> str:
+    """Return an id; 404 where it is no response's."""
+    if is_conversation(name):
+        raise unknown(name)
+    return name
+
+
+def caller(request: Request) -> bytes:
     scope: Any = request.scope
     return owner_of(headers_of(scope))
 
@@ -133,7 +152,7 @@ def _number(request: Request) -> int | None:
     return int(after) + 1
 
 
-def _page(request: Request) -> tuple[int, str | None, bool]:
+def page_of(request: Request) -> tuple[int, str | None, bool]:
     asked = request.query_params
     limit, order = asked.get("limit", "20"), asked.get("order", "desc")
     if not (limit.isascii() and limit.isdecimal() and len(limit) < 4 and 1 <= int(limit) <= MOST_LISTED):
@@ -143,7 +162,7 @@ def _page(request: Request) -> tuple[int, str | None, bool]:
     return int(limit), asked.get("after"), order == "desc"
 
 
-def _listed(items: list[Item], limit: int, after: str | None, newest_first: bool) -> Response:
+def listed(items: list[Item], limit: int, after: str | None, newest_first: bool) -> Response:
     """Return one page of items."""
     if newest_first:
         items.reverse()
@@ -152,7 +171,7 @@ def _listed(items: list[Item], limit: int, after: str | None, newest_first: bool
         raise bad_request("after: there is no item with that id.", "after")
     begin = 0 if after is None else ids.index(after) + 1
     shown = items[begin : begin + limit]
-    while len(shown) > 1 and sum(len(msgspec.json.encode(item)) for item in shown) > PAGE_BYTES:
+    while len(shown) > 1 and sum(len(msgspec.json.encode(item)) for item in shown) > BYTES_OF_PAGE:
         shown = shown[: len(shown) // 2]
     ends = {"first_id": shown[0]["id"] if shown else None, "last_id": shown[-1]["id"] if shown else None}
     return json_reply({"object": "list", "data": shown, "has_more": begin + len(shown) < len(items), **ends})
@@ -164,15 +183,15 @@ def _items(stored: StoredResponse, before: list[StoredResponse]) -> list[Item]:
     items: dict[str, Item] = {}
     for index, item in enumerate([*items_of(before), *own]):
         place = f"{stored.id}/{index}"
-        named = _with_id(item, place)
+        named = with_id(item, place)
         if named["id"] in items:  # clients may send an item twice; a page begins behind one of them
-            named = _with_id({**item, "id": ""}, place)
+            named = with_id({**item, "id": ""}, place)
         items[named["id"]] = named
     return [*items.values()]
 
 
-def _with_id(item: Item, place: str) -> Item:
+def with_id(item: Item, place: str) -> Item:
     if isinstance(item.get("id"), str) and item["id"]:
         return item
-    prefix = _PREFIXES.get(str(item.get("type")), "item")
+    prefix = PREFIXES.get(str(item.get("type")), "item")
     return {**item, "id": f"{prefix}_{blake2b(place.encode(), digest_size=16).hexdigest()}"}

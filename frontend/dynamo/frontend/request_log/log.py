@@ -1,0 +1,88 @@
+"""Records of ended requests, bounded in number and age. No record holds a word of a prompt or an answer. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+import msgspec
+
+KEPT_SECONDS: Final = 600.0
+MOST_REQUESTS: Final = 100_000
+"""A record takes half a kilobyte, so all of them 50 MB at most."""
+MOST_EVENTS: Final = 64
+"""Placements and failures of one request: a request of many choices, tried again and again, takes no more memory."""
+_LONGEST_REASON: Final = 160
+
+
+class Placement(msgspec.Struct, frozen=True, gc=False):
+    """An attempt has its worker."""
+
+    at: float
+    """Seconds of the clock that all times of a record have."""
+    instance: int
+    prefill: bool = False
+    """The worker computes the prompt for another one."""
+    overlap_blocks: int | None = None
+    """The last three: router mode kv."""
+    prompt_blocks: int | None = None
+    cost: float | None = None
+
+
+class Failure(msgspec.Struct, frozen=True, gc=False):
+    """An attempt failed, or found no worker."""
+
+    at: float
+    reason: str
+
+
+Event = Placement | Failure
+
+
+class RequestRecord(msgspec.Struct, frozen=True, gc=False):
+    """A request that has ended; a time is 0 where its stage never began."""
+
+    id: str
+    endpoint: str
+    model: str
+    kind: str
+    """`stream` or `unary`."""
+    status: int
+    error: str
+    began: float
+    tokenized: float
+    """When its template and tokens began."""
+    ready: float
+    """When its tokens were there."""
+    first_token: float
+    ended: float
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    events: tuple[Event, ...] = ()
+    caller: bytes | None = None
+    """The name of the API key that it came with, where keys are asked for."""
+
+
+def add_failure(events: list[Event], at: float, reason: str) -> None:
+    """Add why an attempt failed to the events of a request under way, up to their bound."""
+    if len(events) < MOST_EVENTS:
+        events.append(Failure(at, reason[:_LONGEST_REASON]))
+
+
+class RequestLog:
+    """The last requests that have ended."""
+
+    def __init__(self, size: int) -> None:
+        self._records: deque[RequestRecord] = deque(maxlen=size)
+        self.add = self._records.append
+        """Keep a record."""
+
+    def find(self, request_id: str, now: float) -> RequestRecord | None:
+        """Return the latest record of an id that is young enough; clients choose ids, and may use one twice."""
+        for record in reversed(self._records):
+            if record.ended < now - KEPT_SECONDS:
+                return None
+            if record.id == request_id:
+                return record
+        return None

@@ -1,0 +1,1 @@
+"""Routes over what is stored: responses and conversations."""
