@@ -41,6 +41,10 @@ class Conversation:
         """Add the model's turn."""
         self.messages.append({"role": "assistant", "content": text})
 
+    def clear(self) -> None:
+        """Forget all turns."""
+        self.messages.clear()
+
     def failed(self) -> None:
         """Forget the user's turn that got no answer, so that the next one is asked without it."""
         self.messages.pop()

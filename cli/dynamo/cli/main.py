@@ -6,39 +6,57 @@ never a traceback.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import io
 import os
 import signal
 import sys
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-_COMMANDS = {
-    "up": "dynamo.cli.commands.up:up",
-    "ps": "dynamo.cli.commands.ps:ps",
-    "logs": "dynamo.cli.commands.logs:logs",
-    "validate": "dynamo.cli.commands.validate:validate",
-    "tasks": "dynamo.cli.commands.tasks:tasks",
-    "simulate": "dynamo.cli.commands.simulate:simulate",
-    "install": "dynamo.cli.commands.install:install",
-    "uninstall": "dynamo.cli.commands.uninstall:uninstall",
-    "apply": "dynamo.cli.commands.apply:apply",
-    "status": "dynamo.cli.commands.status:status",
-    "get-url": "dynamo.cli.commands.get_url:get_url",
-    "delete": "dynamo.cli.commands.delete:delete",
-    "run": "dynamo.cli.main:run",
-    "version": "dynamo.cli.main:show_version",
-    "completion": "dynamo.cli.commands.completion:completion",
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+_COMMANDS: Final = {
+    "up": ("dynamo.cli.commands.up:up", "Run the pipelines of FILE on this machine."),
+    "down": ("dynamo.cli.commands.upkeep.down:down", "End what `dynamo up` runs on this machine."),
+    "ps": ("dynamo.cli.commands.ps:ps", "List the parts of every pipeline that is up."),
+    "logs": ("dynamo.cli.commands.logs:logs", "Print what a part, a component or a pipeline wrote."),
+    "validate": ("dynamo.cli.commands.files.validate:validate", "Check pipeline FILES and print every problem."),
+    "example": ("dynamo.cli.commands.files.example:example", "Print an example of a pipeline file."),
+    "convert": ("dynamo.cli.conversion.command:convert", "Write pipelines for FILES of other systems."),
+    "tasks": (
+        "dynamo.cli.commands.tasks:tasks",
+        "Show the asyncio tasks of a process: what each one waits for, and since when.",
+    ),
+    "models": ("dynamo.cli.commands.upkeep.models:models", "List, fetch and remove models of this machine."),
+    "clean": ("dynamo.cli.commands.upkeep.clean:clean", "Remove what earlier runs left on this machine."),
+    "doctor": (
+        "dynamo.cli.commands.upkeep.doctor:doctor",
+        "Say what is wrong here, in a cluster or with a pipeline, and what mends it.",
+    ),
+    "top": ("dynamo.cli.monitor.command:top", "Show models and workers with their load, live."),
+    "explain": ("dynamo.cli.monitor.explain:explain", "Say where the time of a request went."),
+    "simulate": ("dynamo.cli.commands.simulate:simulate", "Send a trace through the router to simulated engines."),
+    "bench": ("dynamo.cli.load_test.command:bench", "Measure any OpenAI-compatible server: TTFT, ITL, throughput."),
+    "install": ("dynamo.cli.commands.install:install", "Install or upgrade the platform in a cluster."),
+    "uninstall": ("dynamo.cli.commands.uninstall:uninstall", "Remove the platform from a cluster."),
+    "apply": ("dynamo.cli.commands.apply:apply", "Send the pipelines of FILE to a cluster."),
+    "status": ("dynamo.cli.commands.status:status", "Show the pipelines of a cluster."),
+    "get-url": ("dynamo.cli.commands.get_url:get_url", "Print the URL of a pipeline that works from here."),
+    "delete": ("dynamo.cli.commands.delete:delete", "Delete pipelines from a cluster."),
+    "run": ("dynamo.cli.main:run", "Chat with or serve one model: the same as dynamo-run."),
+    "version": ("dynamo.cli.main:show_version", "Print the version."),
+    "completion": ("dynamo.cli.commands.completion:completion", "Print the completion script for SHELL."),
 }
+"""Where each is, and what lists of them say of it: neither `--help` nor Tab imports a command for its sentence."""
 
 _SECTIONS = {
-    "On this machine": ("up", "run", "ps", "logs", "validate"),
+    "On this machine": ("up", "down", "run", "ps", "logs", "validate", "example", "convert", "models", "clean"),
     "On a Kubernetes cluster": ("install", "apply", "status", "get-url", "delete", "uninstall"),
-    "Looking closer": ("tasks", "simulate"),
+    "Looking closer": ("doctor", "top", "explain", "tasks", "simulate", "bench"),
     "This program": ("completion", "version"),
 }
 """How `--help` orders them."""
@@ -65,6 +83,17 @@ On a Kubernetes cluster:
 """
 
 
+_ELSEWHERE: Final = {
+    "list": "dynamo models list (models), dynamo ps (what runs)",
+    "pull": "dynamo models pull ORG/NAME",
+    "rm": "dynamo models rm ORG/NAME",
+    "serve": "dynamo run in=http MODEL, or dynamo up FILE",
+    "stop": "dynamo down [NAME]",
+    "chat": "dynamo run MODEL",
+    "help": "dynamo --help, dynamo COMMAND --help",
+}
+"""What other programs call things."""
+
 _HELP: Final = ["-h", "--help"]
 
 
@@ -76,20 +105,29 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, names in _SECTIONS.items():
-            rows = [(name, command) for name in names if (command := self.get_command(ctx, name)) is not None]
             with formatter.section(title):
-                formatter.write_dl([(name, command.get_short_help_str(80)) for name, command in rows])
+                formatter.write_dl([(name, _COMMANDS[name][1]) for name in names])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Offer names as the table has them."""
+        from click.shell_completion import CompletionItem
+
+        begun = [name for name in _COMMANDS if name.startswith(incomplete)]
+        return [CompletionItem(name, help=_COMMANDS[name][1]) for name in begun] + click.Command.shell_complete(
+            self, ctx, incomplete
+        )
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        target = _COMMANDS.get(cmd_name)
-        if target is None:
+        if cmd_name not in _COMMANDS:
             return None
+        target, sentence = _COMMANDS[cmd_name]
         module, _, name = target.partition(":")
         command = getattr(importlib.import_module(module), name)
         if not isinstance(command, click.Command):
             return None
         # Its own: click keeps a command's help option from the first context, which may be one without this group.
         command.context_settings.setdefault("help_option_names", _HELP)
+        command.short_help = sentence
         return command
 
     def resolve_command(
@@ -97,8 +135,11 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0] if args else ""
         if name and not name.startswith("-") and name not in _COMMANDS:
+            import difflib
+
             close = difflib.get_close_matches(name, _COMMANDS, n=1)
             meant = f" Did you mean {close[0]}?" if close else ""
+            meant = f" Here it is: {_ELSEWHERE[name]}" if name in _ELSEWHERE else meant
             ctx.fail(f"There is no command {name!r}.{meant}")
         return super().resolve_command(ctx, args)
 
@@ -109,8 +150,8 @@ class LazyGroup(click.Group):
     context_settings={"help_option_names": _HELP, "max_content_width": 100},
 )
 @click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=lambda ctx, _, given: _version(ctx, given),
-    help="Print the version.",
+    "-V", "--version", is_flag=True, is_eager=True, expose_value=False, help="Print the version.",
+    callback=lambda ctx, _, given: _version(ctx, given),
 )  # fmt: skip
 def dynamo() -> None:
     """Serve large language models: on this machine, or on a Kubernetes cluster.

@@ -39,6 +39,17 @@ def test_validate_good_files() -> None:
     assert len(done.stdout.splitlines()) == len(list(EXAMPLES.glob("*.yaml")))
 
 
+def test_validate_looks_for_a_model_beside_the_file(tmp_path: Path) -> None:
+    """A file that isn't there is no good one."""
+    file = tmp_path / "x.yaml"
+    file.write_text(
+        "apiVersion: dynamo.dev/v1alpha1\nkind: DynamoPipeline\nmetadata: {name: x}\n"
+        "spec: {model: {source: ./model.gguf}, components: [{engine: llamacpp}]}\n"
+    )
+    done = CliRunner().invoke(dynamo, ["validate", str(file)])
+    assert (done.exit_code, "no model at" in done.stderr) == (1, True)
+
+
 def test_validate_reads_standard_input_and_writes_json() -> None:
     """For editors and pipes."""
     done = CliRunner().invoke(dynamo, ["validate", "-", "-o", "json"], input="kind: DynamoPipeline\n")

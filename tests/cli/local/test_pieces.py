@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shlex
@@ -20,7 +21,7 @@ from dynamo.cli.commands.ps import rows
 from dynamo.cli.local._watchdog import groups_left
 from dynamo.cli.local.infra_servers import find_etcd, find_nats_server, remote_etcd, remote_nats
 from dynamo.cli.local.infrastructure import UpError, assign_ports, shared_runtime
-from dynamo.cli.local.next_steps import Served, as_served, curl, reachable_url
+from dynamo.cli.local.next_steps import Served, as_served, curl, reachable_url, served_model
 from dynamo.cli.local.ports import free_port, holder, is_free
 from dynamo.cli.local.process_specs import Ground, parts_of
 from dynamo.cli.local.state import HeldError, PartState, PipelineState, RunState, is_running, kill_leftovers, read_state
@@ -115,6 +116,27 @@ def test_the_curl_line_is_quoted(name: str) -> None:
         assert json.loads(words[words.index("-d") + 1])["model"] == name
         assert words[2] == f"http://127.0.0.1:1{path}"
     assert as_served({"id": name}) == Served(name)
+    words = shlex.split(curl(Served(name, base=True), "http://127.0.0.1:1"))
+    assert (words[2], json.loads(words[-1])["model"]) == ("http://127.0.0.1:1/v1/completions", name)
+
+
+@pytest.mark.parametrize(
+    ("told", "base"), [(b'{"chat_template": null}', True), (b'{"chat_template": "x"}', False), (b"", False)]
+)
+async def test_a_model_without_a_template_is_a_base_model(told: bytes, base: bool) -> None:
+    """It is asked for a completion; where nothing is told of its template, it chats."""
+    asked: list[str] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append((await reader.readuntil(b"\r\n\r\n")).split()[1].decode())
+        body = b'{"data": [{"id": "a/b&c", "types": ["chat"]}]}' if asked[-1] == "/v1/models" else told
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b" % (len(body), body))
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        assert await served_model(url, "a/b&c", lambda: False) == Served("a/b&c", base=base)
+    assert asked == ["/v1/models", "/tokenizer_info?model=a%2Fb%26c", "/"]
 
 
 def test_a_url_that_can_be_connected_to() -> None:

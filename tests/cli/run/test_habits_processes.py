@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import pytest
 from tests.environments import quick_environment
@@ -83,7 +84,9 @@ def test_the_console_shows_a_server(tmp_path: Path) -> None:
     assert "DYN_CONSOLE=1" in nobody.stderr
     argv = [*RUN, "in=http", "out=echo", "--http-port", "0"]
     with Process("server", argv, tmp_path, {**env, "DYN_CONSOLE": "1"}) as server:
-        server.ready_line()
+        url = server.ready_line()["url"]
+        by_engine = httpx.get(f"{url}/v1/models/echo_full", timeout=10).json()
+        assert by_engine["id"] == "bytes"  # the model that it made up has the engine's name, too
         lines = asked("--json").stdout.splitlines()
         document = json.loads(lines[-1])
         assert document["pid"] == server.popen.pid

@@ -271,14 +271,16 @@ def test_tab_completes(
     assert capsys.readouterr().out.splitlines() == [offered]
 
 
-def test_a_missing_extra_is_named() -> None:
+@pytest.mark.parametrize(("module", "asks"), [("fastapi", "in=http"), ("prometheus_client", "in=stdin")])
+def test_a_missing_extra_is_named(module: str, asks: str) -> None:
     """Installed without its extra, dynamo-run says which one to install; in a process that has not imported it yet."""
-    program = "import sys; sys.modules['fastapi'] = None; from dynamo.cli.run.main import main; main(['out=echo_full'])"
+    line = [asks, "out=echo_full"]
+    program = f"import sys; sys.modules[{module!r}] = None; from dynamo.cli.run.main import main; main({line})"
     done = subprocess.run(
         [sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
-    said = "error: fastapi is not installed: run pip install -e '.[cli]' in the clone\n"
+    said = f"error: {module} is not installed: run pip install -e '.[cli]' in the clone\n"
     assert (done.returncode, done.stderr) == (1, said)
 
 

@@ -24,7 +24,7 @@ Exit codes: 0 applied (with --wait: ready), 1 refused, stalled or not ready in t
 """
 
 
-@click.command("apply", epilog=EPILOG, short_help="Send the pipelines of FILE to a cluster.")
+@click.command("apply", epilog=EPILOG)
 @click.argument("file", type=click.Path(path_type=Path, allow_dash=True))
 @cluster_options("Namespace for objects that name none. Default: the context's.")
 @click.option("-w", "--wait", is_flag=True, help="Wait until every pipeline of FILE is ready.")
@@ -38,6 +38,7 @@ def apply(file: Path, target: Target, wait: bool, timeout: float, force_conflict
     names are set; what others set besides stays as it is.
     """
     from dynamo.cli.cluster.client import connect
+    from dynamo.cli.cluster.diagnosis_facts import preflight
     from dynamo.cli.cluster.pipelines.apply import send
     from dynamo.cli.cluster.pipelines.documents import manifests, placed, read_text, report
     from dynamo.operator.api.load import PipelineFileError
@@ -48,6 +49,7 @@ def apply(file: Path, target: Target, wait: bool, timeout: float, force_conflict
         raise report(error, file, "nothing was applied") from None
     cluster = connect(target)
     objects = placed(documents, target.namespace, cluster.namespace)
+    preflight(cluster, ("no-crd", "no-namespace", "no-rights"))  # the answer to the first object says these
     wanted = send(cluster, objects, force=force_conflicts, dry_run=dry_run)
     if wait and not dry_run:
         from dynamo.cli.cluster.pipelines.wait import wait_and_greet

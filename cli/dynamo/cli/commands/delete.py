@@ -23,7 +23,7 @@ Exit codes: 0 gone, 1 failed or still there at --timeout, 2 usage, 130 interrupt
 """
 
 
-@click.command("delete", epilog=EPILOG, short_help="Delete pipelines from a cluster.")
+@click.command("delete", epilog=EPILOG)
 @click.argument("names", nargs=-1, shell_complete=complete_pipeline)
 @cluster_options()
 @click.option(

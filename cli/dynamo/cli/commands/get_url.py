@@ -23,7 +23,7 @@ Exit codes: 0 the URL was printed, 1 nothing answers from here, 2 usage, 130 int
 """
 
 
-@click.command("get-url", epilog=EPILOG, short_help="Print the URL of a pipeline that works from here.")
+@click.command("get-url", epilog=EPILOG)
 @click.argument("name", shell_complete=complete_pipeline)
 @cluster_options()
 @click.option("--in-cluster", is_flag=True, help="The URL for pods of the cluster.")

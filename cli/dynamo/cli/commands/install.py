@@ -29,7 +29,7 @@ Exit codes: 0 installed (and running), 1 failed or not running in time, 2 usage,
 """
 
 
-@click.command("install", epilog=EPILOG, short_help="Install or upgrade the platform in a cluster.")
+@click.command("install", epilog=EPILOG)
 @cluster_options(f"Namespace of the platform, made if it isn't there. Default: {NAMESPACE}.")
 @click.option("--release", default=RELEASE, show_default=True, help="Helm's name of the installation.")
 @click.option(

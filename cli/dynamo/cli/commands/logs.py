@@ -66,7 +66,7 @@ def since_time(ctx: click.Context, param: click.Parameter, value: str | None) ->
         raise click.BadParameter(text) from None
 
 
-@click.command("logs", epilog=EPILOG, short_help="Print what a part, a component or a pipeline wrote.")
+@click.command("logs", epilog=EPILOG)
 @click.argument("name", required=False, shell_complete=lambda ctx, param, incomplete: complete_name(incomplete))
 @click.option("-f", "--follow", is_flag=True, help="Print new lines as they are written.")
 @click.option("--since", callback=since_time, help="Print lines from the last 30s, 5m, 2h, or since a time.")
@@ -119,7 +119,7 @@ def _cluster_logs(
 
 def _local_logs(name: str | None, follow: bool, since: datetime | None, tail: int | None, timestamps: bool) -> None:
     home = state_home(os.environ)
-    sources = select(list(available(home)), name)
+    sources = select(list(available(home)), name, lambda pipeline: is_running(home / pipeline))
     prefixed = len(sources) > 1
     followers = [Follower(s.path, _label(s, sources)) for s in sources] if follow else []
     past = merge(sources, since)
@@ -141,18 +141,30 @@ def complete_name(begun: str) -> list[str]:
     return sorted(name for name in names if name.startswith(begun))
 
 
-def select(sources: list[Source], name: str | None) -> list[Source]:
-    """Return those that `name` means; ends the command where it means none, or parts of several pipelines."""
+def select(
+    sources: list[Source], name: str | None, is_up: Callable[[str], bool] = lambda pipeline: False
+) -> list[Source]:
+    """Return those that `name` means, of pipelines that are up if it means any of these.
+
+    Ends the command where it means none, or parts of several pipelines.
+    """
     if not sources:
         raise click.ClickException(f"there are no logs: start a pipeline with `dynamo up FILE`{_IN_A_CLUSTER}")
     if name is None:
-        return sources
+        return _up_first(sources, is_up)
     selected = [s for s in sources if name in (s.pipeline, s.part, _component(s), f"{s.pipeline}/{s.part}")]
+    selected = _up_first(selected, is_up)
     pipelines = sorted({s.pipeline for s in selected})
     if len(pipelines) > 1:
         choices = ", ".join(f"{p}/{name}" for p in pipelines)
         raise click.ClickException(f"{name} is part of several pipelines: say which ({choices})")
     return selected or _unknown(sources, name)
+
+
+def _up_first(sources: list[Source], is_up: Callable[[str], bool]) -> list[Source]:
+    """Return those of pipelines that are up, or where none is, all: the last runs."""
+    up = {pipeline for pipeline in {s.pipeline for s in sources} if is_up(pipeline)}
+    return [s for s in sources if s.pipeline in up] or sources
 
 
 def _component(source: Source) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import sys
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -17,10 +19,13 @@ from dynamo.cli.tables import Row, age, table
 EPILOG = """\b
 Examples:
   dynamo ps
-  dynamo ps -o wide        with components, ports, logs and whole reasons
+  dynamo ps --watch        again each second
+  dynamo ps -o wide        all columns, whole reasons; a narrow terminal has fewer
   dynamo ps -o json | jq -r '.[].url'
 """
 _REASON_CHARACTERS = 120
+_SHORTEST_REASON = 30
+_LOOK_EVERY = 1.0
 
 
 @click.command("ps", epilog=EPILOG)
@@ -28,18 +33,32 @@ _REASON_CHARACTERS = 120
     "-o", "--output", type=click.Choice(["table", "wide", "json", "yaml"]), default="table", show_default=True,
     help="Format.",
 )  # fmt: skip
+@click.option("-w", "--watch", is_flag=True, help="Look again each second, until Ctrl-C.")
 @click.option("--json", "as_json", is_flag=True, help="The same as -o json.")
-def ps(output: str, as_json: bool) -> None:
+def ps(output: str, watch: bool, as_json: bool) -> None:
     """List the parts of every pipeline that is up."""
+    while True:
+        if watch and sys.stdout.isatty():
+            click.clear()
+        _once("json" if as_json else output)
+        if not watch:
+            return
+        sys.stdout.flush()
+        time.sleep(_LOOK_EVERY)
+
+
+def _once(output: str) -> None:
     runs = list(running(state_home(os.environ)))
-    if as_json or output in ("json", "yaml"):
-        click.echo(_structured(runs, "json" if as_json else output))
+    if output in ("json", "yaml"):
+        click.echo(_structured(runs, output))
     elif not runs:
         click.echo(
             "nothing is up on this machine: start a pipeline with `dynamo up FILE` (of a cluster: dynamo status)"
         )
     else:
-        click.echo("\n".join(table(rows(runs, time.time(), wide=output == "wide"))))
+        cells = rows(runs, time.time(), wide=output == "wide")
+        narrow = output == "table" and sys.stdout.isatty()
+        click.echo("\n".join(table(fitting(cells, shutil.get_terminal_size().columns) if narrow else cells)))
 
 
 def _structured(runs: Iterable[tuple[RunState, bool]], output: str) -> str:
@@ -73,10 +92,27 @@ def rows(runs: Iterable[tuple[RunState, bool]], now: float, *, wide: bool) -> li
     return result
 
 
+def fitting(cells: list[Row], width: int) -> list[Row]:
+    """Leave columns out, the least asked for first, and shorten reasons, until a line has `width` characters."""
+    for name in ("PID", "RESTARTS", "MODEL"):
+        if _too_wide(cells, width) and name in cells[0]:
+            at = list(cells[0]).index(name)
+            cells = [(*row[:at], *row[at + 1 :]) for row in cells]
+    over = _too_wide(cells, width)
+    if not over or cells[0][-1] != "REASON":
+        return cells
+    most = max(_SHORTEST_REASON, max(len(row[-1]) for row in cells) - over)
+    return [(*row[:-1], _short(row[-1], most)) for row in cells]
+
+
+def _too_wide(cells: list[Row], width: int) -> int:
+    return max(0, max(map(len, table(cells))) - width)
+
+
 def _reason(part: PartState) -> str:
     """Return why it doesn't serve, or why it had to start again."""
     return part.reason or (f"started again: {part.ended}" if part.ended else "")
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= _REASON_CHARACTERS else text[: _REASON_CHARACTERS - 1] + "…"
+def _short(text: str, most: int = _REASON_CHARACTERS) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"

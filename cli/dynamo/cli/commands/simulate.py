@@ -44,7 +44,7 @@ Time is the engines' alone: frontends, tokenizers and networks take none of it.
 """
 
 
-@click.command("simulate", epilog=EPILOG, short_help="Send a trace through the router to simulated engines.")
+@click.command("simulate", epilog=EPILOG)
 @click.argument("trace", required=False, type=click.Path(path_type=Path))
 @click.option("--workload", type=click.Choice(list(SHAPES)), help="A made-up trace instead of a file.")
 @click.option("--requests", type=click.IntRange(1), help=f"How many of the trace; of a made-up one {_REQUESTS}.")
@@ -180,13 +180,13 @@ def _one(setup: Setup, mode: str, prompts: Prompts, calls: list[Call]) -> Cluste
 
 
 def _speaker(mode: str, total: int) -> Callable[[int, int], None]:
-    """Return what says on standard error how far it is, every two seconds."""
-    said = time.monotonic()
+    """Return what says on standard error how far it is, every two seconds of computing."""
+    said = time.process_time()
 
     def speak(done: int, now: int) -> None:
         nonlocal said
-        if time.monotonic() - said >= _SAY_EVERY:
-            said = time.monotonic()
+        if time.process_time() - said >= _SAY_EVERY:
+            said = time.process_time()
             hours = now / 3.6e12
             print(f"{mode}: {done:,} of {total:,} requests, {hours:.2f} h simulated", file=sys.stderr, flush=True)
 

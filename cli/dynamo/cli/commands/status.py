@@ -26,7 +26,7 @@ What `dynamo up` runs on this machine: dynamo ps.
 """
 
 
-@click.command("status", epilog=EPILOG, short_help="Show the pipelines of a cluster.")
+@click.command("status", epilog=EPILOG)
 @click.argument("name", required=False, shell_complete=complete_pipeline)
 @cluster_options()
 @click.option("-A", "--all-namespaces", is_flag=True, help="Of all namespaces.")

@@ -23,7 +23,7 @@ Exit codes: 0 gone, 1 failed or not confirmed, 2 usage, 130 interrupted.
 """
 
 
-@click.command("uninstall", epilog=EPILOG, short_help="Remove the platform from a cluster.")
+@click.command("uninstall", epilog=EPILOG)
 @cluster_options(f"Namespace of the platform. Default: {NAMESPACE}.")
 @click.option("--release", default=RELEASE, show_default=True, help="Helm's name of the installation.")
 @click.option("--crds", is_flag=True, help="Also remove the CRD, and with it every pipeline of the cluster.")

@@ -102,6 +102,13 @@ class PlainDisplay:
         """Do nothing: there is nothing to restore."""
 
 
+class OwnLinesDisplay(PlainDisplay):
+    """Plain lines without those of the parts, which have bounded logs of their own: for a file that nobody turns."""
+
+    def log(self, label: str, text: str, severity: Severity) -> None:
+        """Show nothing."""
+
+
 class LiveDisplay:
     """A table that moves, with lines scrolling above it."""
 

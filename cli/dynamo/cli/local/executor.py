@@ -18,12 +18,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from dynamo.cli.diagnosis.machine import preflight
 from dynamo.cli.local import infra_servers, next_steps
 from dynamo.cli.local.display import Display
+from dynamo.cli.local.facts.machine import engines, models, who_listens
 from dynamo.cli.local.infra_servers import without_password
 from dynamo.cli.local.infrastructure import Footing, UpError, assign_ports, demand_port, find_footing
 from dynamo.cli.local.log_files import LogFile, Severity
-from dynamo.cli.local.ports import PortPicker, holder, is_free
+from dynamo.cli.local.ports import PortPicker, is_free
 from dynamo.cli.local.process_lifecycle import State
 from dynamo.cli.local.process_specs import (
     FRONTEND,
@@ -37,7 +39,7 @@ from dynamo.cli.local.process_specs import (
     local_problems,
     parts_of,
 )
-from dynamo.cli.local.state import RUN_VARIABLE, HeldError, PartState, PipelineState, RunState, running
+from dynamo.cli.local.state import RUN_VARIABLE, HeldError, PartState, PipelineState, RunState
 from dynamo.cli.local.supervisor import Part, Probe, Supervisor
 from dynamo.cli.local.verdicts import Seen, can_serve, hopeless, should_greet
 from dynamo.operator.api.v1alpha1 import DynamoPipeline, RuntimeSpec
@@ -122,6 +124,7 @@ class FileRun:
         for pipeline in self._wanted:
             drafted = plan(pipeline, Environment(("",), "", local=True))
             problems += local_problems(pipeline, drafted, self._options.environment)
+        problems += preflight(engines(self._wanted), models(self._wanted, self._options.file.resolve().parent))
         if len({p.name for p in self._wanted}) < len(self._wanted):
             problems.append("metadata.name: two pipelines have one name, and there are no Kubernetes namespaces here")
         if problems:
@@ -133,16 +136,9 @@ class FileRun:
         host = self._options.http_host
         ports = assign_ports(self._wanted, self._options.http_port, lambda port: is_free(port, host))
         for port in (port for group in ports for port in group):
-            demand_port(host, port, self._who_listens)
+            demand_port(host, port, lambda taken: who_listens(self._options.home, taken))
         # Picked here and not by the frontend, so that its URL outlives a restart.
         return [tuple(port or self._pick_port() for port in group) for group in ports]
-
-    def _who_listens(self, port: int) -> str | None:
-        """Name a pipeline of ours that listens there, else whoever the system knows."""
-        for state, alive in running(self._options.home):
-            if alive and state.url.endswith(f":{port}"):
-                return f"the pipeline {state.pipeline} (`dynamo up {state.file}`, pid {state.pid})"
-        return holder(port)
 
     @contextlib.contextmanager
     def _hold(self, name: str) -> Iterator[PipelineState]:

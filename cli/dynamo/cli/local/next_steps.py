@@ -6,6 +6,7 @@ import asyncio
 import json
 import shlex
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -13,6 +14,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 _LISTED_WITHIN = 10.0
 _ASK_EVERY = 0.1
+_QUESTIONS = "Question: capital of France? Answer: Paris. Question: capital of Germany? Answer:"
+"""A base model continues the pattern; asked plainly it rambles."""
 
 
 class Served(NamedTuple):
@@ -22,6 +25,10 @@ class Served(NamedTuple):
     chat: bool = True
     vectors: bool = False
     """It makes nothing but vectors."""
+    base: bool = False
+    """It has no chat template: it continues text, and chats badly."""
+    console: bool = False
+    """Its frontend has a page for browsers."""
 
 
 def reachable_url(url: str) -> str:
@@ -40,18 +47,51 @@ async def served_model(url: str, expected: str, stopped: Callable[[], bool]) -> 
         listed = await asyncio.to_thread(_models, url)
         model = next((m for m in listed if m.get("id") == expected), listed[0] if listed else None)
         if model is not None:
-            return as_served(model)
+            served = as_served(model)
+            base = served.chat and await asyncio.to_thread(_is_base, url, served.name)
+            return served._replace(base=base, console=await asyncio.to_thread(_has_console, url))
         await asyncio.sleep(_ASK_EVERY)
-    return Served(expected)
+    return Served(expected, console=not stopped() and await asyncio.to_thread(_has_console, url))
 
 
 def _models(url: str) -> list[dict[str, Any]]:
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(f"{url}/v1/models", timeout=5) as answer:
-            return list(json.load(answer)["data"])
+        return list(_get(f"{url}/v1/models")["data"])
     except (OSError, ValueError, KeyError, TypeError):
         return []
+
+
+def _is_base(url: str, name: str) -> bool:
+    """Return whether a model has a tokenizer of its own and no chat template.
+
+    What echoes or simulates has the tokenizer of bytes, and no pattern to continue; engines that take text show none.
+    """
+    from dynamo.llm.tokenizer.byte_level import ByteTokenizer
+
+    try:
+        about = _get(f"{url}/tokenizer_info?{urllib.parse.urlencode({'model': name})}")
+    except (OSError, ValueError):
+        return False
+    if not isinstance(about, dict) or about.get("tokenizer_class") == ByteTokenizer.__name__:
+        return False
+    return "chat_template" in about and about["chat_template"] is None
+
+
+def _has_console(url: str) -> bool:
+    try:
+        with _open(urllib.request.Request(f"{url}/", headers={"accept": "text/html"})) as answer:
+            return str(answer.headers.get_content_type()) == "text/html"
+    except (OSError, ValueError):
+        return False
+
+
+def _get(url: str) -> Any:
+    with _open(url) as answer:
+        return json.load(answer)
+
+
+def _open(asked: str | urllib.request.Request) -> Any:
+    return urllib.request.build_opener(urllib.request.ProxyHandler({})).open(asked, timeout=5)
 
 
 def as_served(model: Mapping[str, Any]) -> Served:
@@ -70,6 +110,8 @@ def lines(served: Served, url: str, workers: tuple[int, int]) -> Iterator[str]:
     yield ""
     yield f"  model  {served.name}{missing}"
     yield f"  url    {url}/v1"
+    if served.console:
+        yield f"  console {url}/"
     yield ""
     yield curl(served, url)
     yield ""
@@ -79,7 +121,11 @@ def curl(served: Served, url: str) -> str:
     """Return one line for a shell, quoted for whatever the model is called."""
     if served.vectors:
         return _line(f"{url}/v1/embeddings", {"model": served.name, "input": "Hello!"})
-    body: dict[str, Any] = {"model": served.name, "max_tokens": 64, "stream": True}
+    body: dict[str, Any]
+    if served.base:
+        body = {"model": served.name, "prompt": _QUESTIONS, "max_tokens": 2, "temperature": 0}
+        return _line(f"{url}/v1/completions", body)
+    body = {"model": served.name, "max_tokens": 64, "stream": True}
     path = "chat/completions" if served.chat else "completions"
     body |= {"messages": [{"role": "user", "content": "Hello!"}]} if served.chat else {"prompt": "Hello, my name is"}
     return _line(f"{url}/v1/{path}", body)

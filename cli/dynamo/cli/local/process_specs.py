@@ -13,6 +13,7 @@ from pathlib import Path
 from dynamo.cli.local.ports import LOOPBACK
 from dynamo.operator.api.v1alpha1 import DynamoPipeline
 from dynamo.operator.plan.rollout import Start, converge
+from dynamo.operator.plan.servers import has_sidecar
 from dynamo.operator.plan.workload import Argument, Placement, Plan, PortOf, Workload, resolve
 
 INFRA = "infra"
@@ -134,6 +135,8 @@ def _cluster_only(pipeline: DynamoPipeline) -> Iterator[str]:
         where = f"spec.components[{index}]"
         if component.python and component.python.config_map:
             yield f"{where}.python.configMap: no ConfigMaps here: remove it and set python.file to a path"
+        if has_sidecar(component) and not (component.command or component.upstream):
+            yield f"{where}.image: no containers here: set command, which starts the server, or upstream"
         for position, variable in enumerate(component.env):
             if variable.value_from is not None and "secretKeyRef" not in variable.value_from:
                 yield (

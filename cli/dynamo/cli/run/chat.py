@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 
 CHAT: Final = "/v1/chat/completions"
 _MODEL_SECONDS: Final = 300.0
+COMMANDS: Final = ("/bye", "/exit", "/quit", "/help", "/?", "/clear")
+HELP: Final = """/clear begins anew, /bye ends, /help says this; Ctrl-C cancels an answer.
+A prompt of several lines begins and ends with \"\"\"."""
+_QUOTES: Final = '"""'
 _LOOK_SECONDS: Final = 0.1
 _SAY_SECONDS: Final = 5.0
 
@@ -61,9 +66,43 @@ async def chat(client: Client, talk: Conversation) -> int:
     """Ask until the person leaves; the exit code."""
     async with aclosing(_turns()) as turns:
         async for text in turns:
-            if text.strip():
-                await answer(client, talk, text, sys.stdout)
+            if sys.stdin.isatty() and text.strip() in COMMANDS:
+                if not _command(talk, text.strip()):
+                    return 0
+            elif text.strip():
+                await _cancellable(answer(client, talk, text, sys.stdout), talk)
     return 0
+
+
+def _command(talk: Conversation, word: str) -> bool:
+    """Carry out a word of the chat itself; False where the person leaves."""
+    if word == "/clear":
+        talk.clear()
+        print("the conversation begins anew", file=sys.stderr)
+    elif word in ("/help", "/?"):
+        print(HELP, file=sys.stderr)
+    return word not in ("/bye", "/exit", "/quit")
+
+
+async def _cancellable(turn: Coroutine[Any, Any, bool], talk: Conversation) -> None:
+    """Take a turn that Ctrl-C cancels; at the prompt, Ctrl-C ends the conversation."""
+    if not sys.stdin.isatty():
+        await turn
+        return
+    loop, task = asyncio.get_running_loop(), asyncio.ensure_future(turn)
+    before = signal.getsignal(signal.SIGINT)
+    loop.add_signal_handler(signal.SIGINT, task.cancel)
+    try:
+        await asyncio.wait([task])
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
+        signal.signal(signal.SIGINT, before)
+        task.cancel()
+    if task.cancelled():
+        talk.failed()
+        print("\ncancelled; Ctrl-C again, or /bye, ends the conversation", file=sys.stderr)
+    else:
+        task.result()
 
 
 async def _turns() -> AsyncGenerator[str, None]:
@@ -72,15 +111,26 @@ async def _turns() -> AsyncGenerator[str, None]:
         async for line in stdin.lines(sys.stdin.fileno()):
             yield line
         return
-    print("Ctrl-C or Ctrl-D ends the conversation.", file=sys.stderr)
+    print("Ctrl-C or Ctrl-D ends the conversation; /help lists more.", file=sys.stderr)
     from prompt_toolkit import PromptSession
 
     session: PromptSession[str] = PromptSession(history=history())
     while True:
         try:
-            yield await session.prompt_async("User: ")
+            yield await _whole(lambda said: session.prompt_async(said), "User: ")
         except (KeyboardInterrupt, EOFError):
             return
+
+
+async def _whole(prompt: Callable[[str], Awaitable[str]], said: str) -> str:
+    """Return a line, or all lines between three quotes."""
+    text = await prompt(said)
+    if not text.lstrip().startswith(_QUOTES):
+        return text
+    text = text.lstrip().removeprefix(_QUOTES)
+    while not text.rstrip().endswith(_QUOTES):
+        text += "\n" + await prompt("... ")
+    return text.rstrip().removesuffix(_QUOTES)
 
 
 def history() -> History:
@@ -103,12 +153,14 @@ def history_file(environ: Any) -> Path:
     return Path(state) / "dynamo" / "history"
 
 
-async def first_model(client: Client, wanted: str, say: Callable[[str], None], *, more_may_come: bool) -> str:
-    """Return the model to talk to: `wanted`, or the first one there; waits for it with a line that says so."""
+async def first_model(
+    served: Callable[[], list[str]], wanted: str, say: Callable[[str], None], *, more_may_come: bool
+) -> str:
+    """Return the model to talk to: `wanted`, or the first one served; waits for it with a line that says so."""
     loop = asyncio.get_running_loop()
     start = said = loop.time()
     while True:
-        names = [model["id"] for model in (await client.get("/v1/models"))["data"]]
+        names = served()
         if wanted in names or (names and not wanted):
             return wanted or names[0]
         now = loop.time()

@@ -160,8 +160,7 @@ def _start(understood: Run) -> int:
     try:
         from dynamo.cli.run import session
     except ModuleNotFoundError as error:  # installed without what it composes
-        print(f"error: {error.name} is not installed: {install_hint('cli')}", file=sys.stderr)
-        return 1
+        return _incomplete(error)
     for sentence in notices(understood.roles, understood.settings, understood.model):
         print(f"note: {sentence}", file=sys.stderr)
     try:
@@ -174,8 +173,17 @@ def _start(understood: Run) -> int:
     except click.ClickException as error:
         error.show()
         return error.exit_code
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("dynamo"):
+            raise  # ours, and so our mistake
+        return _incomplete(error)
     except session.USER_ERRORS as error:
         print(f"error: {error}", file=sys.stderr)
         if understood.words.verbosity > 1:
             raise
         return 1
+
+
+def _incomplete(error: ModuleNotFoundError) -> int:
+    print(f"error: {error.name} is not installed: {install_hint('cli')}", file=sys.stderr)
+    return 1

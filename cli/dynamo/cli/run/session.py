@@ -24,11 +24,11 @@ from dynamo.cli.run.batch import Batch, prepared, work
 from dynamo.cli.run.chat import answer_pipe, chat, first_model
 from dynamo.cli.run.grammar import BATCH, DYN, WORKER
 from dynamo.cli.run.settings import Run, RunSettings, frontend_settings, over_nodes, worker_settings
-from dynamo.frontend import process as frontend_process
 from dynamo.frontend.app import Application
+from dynamo.frontend.assembly import frontend
 from dynamo.frontend.http.connection import CONNECTION
-from dynamo.frontend.server import frontend, open_port, serve_http
 from dynamo.frontend.settings import FrontendSettings
+from dynamo.llm.models.sources import BUILT_IN_NAME
 from dynamo.runtime import DistributedRuntime, DynamoException, RuntimeConfig, configure_logging
 from dynamo.runtime.process import event_loop
 from dynamo.runtime.process.tasks import unless_dead
@@ -52,7 +52,9 @@ def start(run: Run) -> int:
     if run.roles.input == WORKER:
         worker_process.run(replace(worker_settings(run.roles, run.settings, run.model), verbose=verbosity))
         return 0
-    settings = replace(frontend_settings(run.roles, run.settings, run.template), verbose=verbosity)
+    settings = replace(
+        frontend_settings(run.roles, run.settings, run.template), verbose=verbosity, model_aliases=_aliases(run)
+    )
     if run.roles.input not in ("http", "grpc"):
         _quiet_logging(verbosity)
         if run.roles.input != BATCH:
@@ -61,11 +63,19 @@ def start(run: Run) -> int:
         with prepared(run) as batch:
             return event_loop.run(_talk(run, replace(settings, worker_wait_timeout_secs=HOLD_SECONDS), batch))
     if run.roles.output == DYN:
+        from dynamo.frontend import process as frontend_process
+
         frontend_process.run(settings)
         return 0
     configure_logging(verbosity)
     event_loop.run(_serve(run, replace(settings, worker_wait_timeout_secs=HOLD_SECONDS)))
     return 0
+
+
+def _aliases(run: Run) -> dict[str, str] | None:
+    """Return the engine's name for the model that it makes up: who asks for `echo_full` or `mocker` means that."""
+    own = run.model or run.settings.model_name
+    return None if own or not run.roles.process_local else {run.roles.output: BUILT_IN_NAME}
 
 
 def _quiet_logging(verbosity: int) -> None:
@@ -75,6 +85,8 @@ def _quiet_logging(verbosity: int) -> None:
 
 async def _serve(run: Run, settings: FrontendSettings) -> None:
     """Serve in=http and in=grpc with an engine in this process."""
+    from dynamo.frontend.server import open_port, serve_http  # with FastAPI, which no conversation needs
+
     sockets = [open_port(settings)]
     try:
         async with _local(run) as (runtime, engine):
@@ -115,7 +127,8 @@ async def converse(
     async with frontend(runtime, settings) as services:
         client = Client(Application(services), CONNECTION)
         wanted = run.template.get("model") or run.settings.model_name
-        model = await first_model(client, wanted, _say, more_may_come=run.roles.output == DYN)
+        served = lambda: [models.name for models in services.pool.served()]  # noqa: E731
+        model = await first_model(served, wanted, _say, more_may_come=run.roles.output == DYN)
         if batch is not None:
             return await work(batch, client, model, run.template, ignore_eos=run.roles.output == "echo_core")
         talk = Conversation(model, run.template, ignore_eos=run.roles.output == "echo_core")

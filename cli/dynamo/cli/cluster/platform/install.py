@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 import click
 
 from dynamo.cli.cluster.client import Cluster, Live, Target, connect
+from dynamo.cli.cluster.diagnosis_facts import preflight
 from dynamo.cli.cluster.discovery import Discovery
 from dynamo.cli.cluster.errors import ClusterError
 from dynamo.cli.cluster.pipelines.events import event_lines
@@ -40,6 +41,17 @@ from dynamo.operator.kube.resources import PODS, Resource, resource_of
 CRDS: Final = Resource("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions")
 _REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _LAST_EVENTS: Final = 5
+_OWN_BUSINESS: Final = (
+    "no-namespace",
+    "no-rights",
+    "no-crd",
+    "old-crd",
+    "no-operator",
+    "operator-off",
+    "operator-down",
+    "no-leader",
+)
+"""Findings that an installation mends, or has asked about already."""
 
 
 class Wish(NamedTuple):
@@ -118,6 +130,7 @@ def _prepare(wish: Wish) -> Ready:
     if not administrator:
         _require(cluster, needed)
     click.echo("+ you may do all that it takes", err=True)
+    preflight(cluster, _OWN_BUSINESS)
     return Ready(cluster, helm, chart, before, values, manifests)
 
 

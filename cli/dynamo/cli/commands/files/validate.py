@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from dynamo.cli.commands.pipeline_files import read_pipelines
-from dynamo.operator.api.load import FileProblem, PipelineFileError, load_pipelines
-from dynamo.operator.api.v1alpha1 import DynamoPipeline
+if TYPE_CHECKING:
+    from dynamo.operator.api.load import FileProblem
+    from dynamo.operator.api.v1alpha1 import DynamoPipeline
 
 EPILOG = """\b
 Examples:
@@ -27,6 +28,8 @@ Exit codes: 0 all files are valid, 1 some are not, 2 usage.
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Format.")
 def validate(files: tuple[Path, ...], output: str) -> None:
     """Check pipeline FILES and print every problem. `-` reads standard input."""
+    from dynamo.operator.api.load import PipelineFileError
+
     problems: list[FileProblem] = []
     for file in files:
         try:
@@ -34,14 +37,32 @@ def validate(files: tuple[Path, ...], output: str) -> None:
         except PipelineFileError as error:
             problems += error.problems
         else:
-            if output == "text":
+            missing = _missing(file, pipelines)
+            problems += missing
+            if output == "text" and not missing:
                 click.echo(f"{file}: valid ({', '.join(p.name for p in pipelines)})")
     _report(problems, output)
     raise SystemExit(1 if problems else 0)
 
 
 def _read(file: Path) -> list[DynamoPipeline]:
+    from dynamo.cli.commands.files.pipeline_files import read_pipelines
+    from dynamo.operator.api.load import load_pipelines
+
     return load_pipelines(sys.stdin.read(), "<stdin>") if str(file) == "-" else read_pipelines(file)
+
+
+def _missing(file: Path, pipelines: list[DynamoPipeline]) -> list[FileProblem]:
+    """Return models beside the file that aren't there, or are broken; other paths may be those of an image."""
+    from dynamo.operator.api.load import FileProblem
+
+    beside = [p for p in pipelines if (p.spec.model.source or "").startswith(("./", "../"))]
+    if not beside or str(file) == "-":
+        return []
+    from dynamo.cli.local.facts.machine import models
+
+    facts = models(beside, file.resolve().parent)
+    return [FileProblem(str(file), 0, "spec.model.source", fact.problem) for fact in facts if fact.problem]
 
 
 def _report(problems: list[FileProblem], output: str) -> None:

@@ -1,0 +1,1 @@
+"""What commands do with pipeline files: read, check and print them."""

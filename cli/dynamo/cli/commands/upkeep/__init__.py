@@ -1,0 +1,1 @@
+"""The commands that look after an installation: what is wrong with it, and what it left behind."""

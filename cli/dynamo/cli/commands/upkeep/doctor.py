@@ -1,0 +1,130 @@
+"""`dynamo doctor`: what is wrong with this machine, a cluster or one pipeline, and the command that mends it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from dynamo.cli.commands.cluster_options import cluster_options, complete_pipeline
+
+if TYPE_CHECKING:
+    from dynamo.cli.cluster.client import Target
+    from dynamo.cli.diagnosis.findings import Finding, Report
+    from dynamo.cli.diagnosis.pipeline import LocalFacts
+    from dynamo.operator.api.v1alpha1 import DynamoPipeline
+
+EPILOG = """\b
+Examples:
+  dynamo doctor                        this machine
+  dynamo doctor pipeline.yaml          and what the pipelines of a file need of it
+  dynamo doctor llama                  why a pipeline that is up here doesn't serve
+  dynamo doctor --cluster              the cluster of the kubeconfig
+  dynamo doctor llama -n serving       why a pipeline of the cluster isn't Ready
+  dynamo doctor -o json | jq -r '.findings[].mend'
+
+\b
+Exit codes: 0 nothing is wrong, 1 findings, 2 it couldn't look (or usage).
+It changes nothing, and never prints a token.
+"""
+
+
+@click.command("doctor", epilog=EPILOG)
+@click.argument("name", required=False, shell_complete=complete_pipeline)
+@click.option("--cluster", "of_cluster", is_flag=True, help="Look at the cluster; also by -n, --context, --kubeconfig.")
+@cluster_options()
+@click.option("--offline", is_flag=True, help="Ask no model hub.")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Format.")
+def doctor(name: str | None, of_cluster: bool, target: Target, offline: bool, output: str) -> None:
+    """Say what is wrong, why, and which command mends it.
+
+    NAME is a pipeline, or a pipeline file. Without NAME it looks at this machine, or with --cluster at a cluster.
+    """
+    from dynamo.cli.diagnosis.findings import as_lines, as_plain
+
+    in_cluster = of_cluster or any(target.__dict__.values())
+    report = _of_cluster(name, target) if in_cluster else _of_machine(name, offline)
+    if output == "json":
+        click.echo(json.dumps(as_plain(report), ensure_ascii=False, indent=2))
+    else:
+        click.echo("\n".join(as_lines(report)))
+    raise SystemExit(report.exit_code)
+
+
+def _of_machine(name: str | None, offline: bool) -> Report:
+    from dynamo.cli.diagnosis import machine, pipeline
+    from dynamo.cli.diagnosis.findings import report_of
+    from dynamo.cli.local.facts import hub
+    from dynamo.cli.local.facts.machine import collect, has_state
+    from dynamo.cli.local.state import state_home
+
+    if name and not Path(name).exists():
+        if has_state(state_home(os.environ), name):
+            return report_of([f"pipeline {name} on this machine"], pipeline.local_findings(_local_facts(name)))
+        sentence = f"no pipeline {name} was up on this machine, and it is no file (of a cluster: add -n NAMESPACE)"
+        return report_of([], [], [sentence])
+    pipelines, broken = _read(name)
+    facts = collect(pipelines, os.environ, Path(name).resolve().parent if name else Path())
+    if not offline:
+        facts = machine.MachineFacts(**{**facts.__dict__, "hub": hub.ask(os.environ, hub.saved_token())})
+    looked = ["Python", "PATH", "folders and disks", "ports", "engines", "models", "etcd and NATS", "limits", "GPU"]
+    looked += [] if offline else [f"{facts.hub.url} ({'with' if facts.hub.token else 'without'} a token)"]
+    return report_of(looked, [*broken, *machine.findings(facts)])
+
+
+def _read(name: str | None) -> tuple[list[DynamoPipeline], list[Finding]]:
+    """Return the pipelines of a file, or what is wrong with it."""
+    from dynamo.cli.commands.files.pipeline_files import read_pipelines
+    from dynamo.cli.diagnosis.findings import Finding
+    from dynamo.operator.api.load import PipelineFileError
+
+    if name is None:
+        return [], []
+    try:
+        return read_pipelines(Path(name)), []
+    except PipelineFileError as error:
+        mend = f"correct it; dynamo validate {name}"
+        return [], [Finding("bad-file", f"{name} isn't valid", str(p), mend) for p in error.problems]
+
+
+def _local_facts(name: str) -> LocalFacts:
+    from dynamo.cli.diagnosis.pipeline import LocalFacts, LocalPart
+    from dynamo.cli.local.facts.last_errors import last_error, last_errors
+    from dynamo.cli.local.state import is_running, read_state, state_home
+
+    folder = state_home(os.environ) / name
+    state = read_state(folder)
+    if state is None or not is_running(folder):
+        said = tuple(LocalPart(part, "stopped", last_error=text) for part, text in last_errors(folder))
+        return LocalFacts(name, state.file if state else "FILE", False, said)
+    parts = tuple(
+        LocalPart(p.name, p.state, p.reason, p.restarts, last_error(folder / "logs" / f"{p.name}.log"))
+        for p in state.parts
+    )
+    return LocalFacts(name, state.file, True, parts)
+
+
+def _of_cluster(name: str | None, target: Target) -> Report:
+    from dynamo.cli.cluster.client import connect
+    from dynamo.cli.cluster.diagnosis_facts import cluster_facts, pipeline_facts, try_to
+    from dynamo.cli.cluster.pipelines.status import pipeline_called
+    from dynamo.cli.diagnosis import cluster as rules
+    from dynamo.cli.diagnosis.findings import report_of
+    from dynamo.cli.diagnosis.pipeline import cluster_findings
+
+    unseen: list[str] = []
+    cluster = try_to(lambda: connect(target), unseen)
+    if cluster is None:
+        return report_of([], [], unseen)
+    if name:
+        one = try_to(lambda: pipeline_facts(cluster, pipeline_called(cluster, cluster.namespace, name)), unseen)
+        looked = [f"pipeline {name} in namespace {cluster.namespace}"]
+        return report_of(looked, cluster_findings(one) if one else (), unseen)
+    seen = try_to(lambda: cluster_facts(cluster), unseen)
+    if seen is None:
+        return report_of([], [], unseen)
+    looked = ["rights", "CRD", "operator", "webhooks", "images", "quotas", "GPUs", "storage", "Pod Security", "clocks"]
+    return report_of([f"{cluster.label}: {', '.join(looked)}"], rules.findings(seen[0]), seen[1])

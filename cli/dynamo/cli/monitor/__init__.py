@@ -1,0 +1,1 @@
+"""`dynamo top`: the load of models and workers, from the metrics of frontends."""

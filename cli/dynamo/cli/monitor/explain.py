@@ -1,0 +1,72 @@
+"""`dynamo explain ID [URL]`: where the time of one request went."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from contextlib import closing
+from typing import Any
+
+import click
+
+EPILOG = """\b
+Examples:
+  dynamo explain 9b1f6d0c                         any frontend of this machine
+  dynamo explain 9b1f6d0c http://localhost:8000   that one
+  dynamo explain 9b1f6d0c -o json | jq .stages
+
+\b
+Frontends keep requests for ten minutes after their end. Exit codes: 0 found,
+1 not found, or no frontend answers.
+"""
+
+
+@click.command("explain", epilog=EPILOG)
+@click.argument("request_id", metavar="ID")
+@click.argument("url", required=False)
+@click.option(
+    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Format."
+)
+@click.option("--key-env", default="OPENAI_API_KEY", show_default=True, help="Variable that holds the API key.")
+def explain(request_id: str, url: str | None, output: str, key_env: str) -> None:
+    """Say where the time of the request ID went: the answer's header x-request-id has it."""
+    from dynamo.cli.monitor.command import frontends
+    from dynamo.cli.monitor.frontend import FrontendError
+
+    problems: list[str] = []
+    for _, frontend in frontends(url, os.environ.get(key_env, "").strip()):
+        try:
+            with closing(frontend):
+                raw, explanation = frontend.request(request_id)
+        except FrontendError as error:
+            problems.append(str(error))
+            continue
+        click.echo(raw if output == "json" else "\n".join(_lines(explanation)))
+        return
+    raise click.ClickException("\n".join(dict.fromkeys(problems)))
+
+
+def _lines(explanation: Any) -> list[str]:
+    from dynamo.cli.tables import table
+    from dynamo.runtime.process.printable import visible
+
+    came = datetime.datetime.fromtimestamp(explanation.received).astimezone().isoformat(" ", "milliseconds")
+    outcome = f"{explanation.status} {explanation.error}".rstrip()
+    rows = [("STAGE", "BEGINS", "TOOK", "WHAT")]
+    rows += [
+        (visible(stage.name), _time(stage.begins_ms), _time(stage.took_ms), visible(stage.what))
+        for stage in explanation.stages
+    ]
+    return [
+        visible(f"{explanation.endpoint} of {explanation.model}: {outcome}, {_time(explanation.took_ms)}"),
+        visible(
+            f"came {came}, {explanation.prompt_tokens} prompt tokens ({explanation.cached_tokens} cached), "
+            f"{explanation.output_tokens} output tokens"
+        ),
+        "",
+        *table(rows),
+    ]
+
+
+def _time(ms: float) -> str:
+    return f"{ms / 1000:.2f} s" if ms >= 10_000 else f"{ms:.0f} ms" if ms >= 100 else f"{ms:.1f} ms"

@@ -1,0 +1,113 @@
+"""Rates and quantiles of models, from two scrapes of a frontend's `/metrics`. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from dynamo.cli.monitor.load import ModelLoad
+from dynamo.frontend.metrics import PREFIX
+
+_COUNTERS: Final = {"requests_total": "requests", "output_tokens_total": "tokens"}
+_GAUGES: Final = {"inflight_requests": "in_flight", "queued_requests": "queued", "model_ready": "ready"}
+_HISTOGRAMS: Final = {"time_to_first_token_seconds": "ttft", "inter_token_latency_seconds": "itl"}
+_WANTED: Final = tuple(
+    PREFIX + name for name in (*_COUNTERS, *_GAUGES, *(f"{histogram}_bucket" for histogram in _HISTOGRAMS))
+)
+_NO_FAILURE: Final = frozenset({"", "cancelled"})
+"""Error types of requests that went well, or whose client left."""
+
+Buckets = Mapping[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Scrape:
+    """A frontend's metrics at one time (seconds of a monotonic clock), each by its name and model."""
+
+    at: float
+    values: dict[tuple[str, str], float] = field(default_factory=dict)
+    buckets: dict[tuple[str, str], dict[float, float]] = field(default_factory=dict)
+    """Values up to a bound in seconds, by that bound."""
+
+    def models(self) -> list[str]:
+        return sorted({model for name, model in self.values if name in ("in_flight", "requests")})
+
+
+def parse(text: str, at: float) -> Scrape:
+    """Read an exposition; raises `ValueError` for what is none, and for figures that no frontend has."""
+    lines = [line for line in text.splitlines() if line.startswith(_WANTED)]
+    scrape = Scrape(at)
+    try:
+        for family in text_string_to_metric_families("\n".join(lines) + "\n"):
+            for sample in family.samples:
+                _add(scrape, sample.name.removeprefix(PREFIX), sample.labels, sample.value)
+    except (LookupError, TypeError, AttributeError) as error:  # the parser's, for lines that break off
+        raise ValueError(f"{type(error).__name__} {error}") from None
+    return scrape
+
+
+def _add(scrape: Scrape, name: str, labels: Mapping[str, str], value: float) -> None:
+    if not math.isfinite(value):
+        raise ValueError(f"{name} is {value}")
+    model = labels.get("model", "")
+    if (histogram := _HISTOGRAMS.get(name.removesuffix("_bucket"))) is not None:
+        bound = float(labels["le"])
+        if math.isnan(bound):
+            raise ValueError(f"a bucket of {name} ends at {bound}")
+        scrape.buckets.setdefault((histogram, model), {})[bound] = value
+        return
+    key = (_COUNTERS.get(name) or _GAUGES[name], model)
+    scrape.values[key] = scrape.values.get(key, 0.0) + value
+    if name == "requests_total" and labels.get("error_type", "") not in _NO_FAILURE:
+        scrape.values["failed", model] = scrape.values.get(("failed", model), 0.0) + value
+
+
+def load_between(before: Scrape, after: Scrape) -> list[ModelLoad]:
+    """Return the load of every model that the later scrape has."""
+    return [_load_of(model, before, after) for model in after.models()]
+
+
+def _load_of(model: str, before: Scrape, after: Scrape) -> ModelLoad:
+    seconds = max(after.at - before.at, 1e-3)
+    requests, tokens, failed = (
+        _increase(before.values, after.values, (name, model)) / seconds for name in ("requests", "tokens", "failed")
+    )
+    ttft, itl = (_increases(before, after, (name, model)) for name in _HISTOGRAMS.values())
+    return ModelLoad(
+        model=model, ready=after.values.get(("ready", model), 0) > 0,
+        in_flight=int(after.values.get(("in_flight", model), 0)), queued=int(after.values.get(("queued", model), 0)),
+        requests=requests, tokens=tokens, failed=failed,
+        ttft_p50=quantile(ttft, 0.5), ttft_p95=quantile(ttft, 0.95), itl_p50=quantile(itl, 0.5),
+    )  # fmt: skip
+
+
+def _increases(before: Scrape, after: Scrape, key: tuple[str, str]) -> dict[float, float]:
+    """Return what came into a histogram's buckets."""
+    then, now = before.buckets.get(key, {}), after.buckets.get(key, {})
+    return {bound: _increase(then, now, bound) for bound in now}
+
+
+def _increase(before: Mapping[Any, float], after: Mapping[Any, float], key: Any) -> float:
+    """Return a counter's increase; one that is lower began anew with its process."""
+    now, then = after.get(key, 0.0), before.get(key, 0.0)
+    return now - then if now >= then else now
+
+
+def quantile(buckets: Buckets, share: float) -> float | None:
+    """Return the value below which so large a share lies, evenly spread within its bucket, as Prometheus takes it."""
+    total = max(buckets.values(), default=0.0)
+    if total <= 0:
+        return None
+    low = reached = 0.0
+    for bound in sorted(buckets):
+        if buckets[bound] >= total * share:
+            if bound == float("inf"):
+                return low
+            within = buckets[bound] - reached
+            return low + (bound - low) * ((total * share - reached) / within if within else 1.0)
+        low, reached = bound, buckets[bound]
+    return low
