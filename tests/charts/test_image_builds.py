@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import tarfile
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 from e2e.images.audit import problems
-from e2e.images.context import digest_of, snapshot
+from e2e.images.context import allowed, digest_of, snapshot
 from e2e.images.make import KEPT, outdated
 from e2e.images.pip_settings import as_file, hosts
 from e2e.images.recipes import default_base, digest, read, reference
@@ -64,6 +65,18 @@ def test_every_recipe_has_its_file() -> None:
 def test_a_reference_is_complete(parts: tuple[str, str, str], full: str) -> None:
     """containerd knows an image by its full name only."""
     assert reference(*parts) == full
+
+
+def test_builds_see_all_that_a_wheel_is_made_of() -> None:
+    """Each of our images makes a wheel: what pyproject.toml puts into it is in the context, and copied."""
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    sources = [*wheel["force-include"], *(package.partition("/")[0] for package in wheel["packages"])]
+    seen = {".dockerignore": set(allowed(ROOT))}
+    for file in {recipe.file for recipe in CATALOGUE.recipes if recipe.name in CATALOGUE.ours}:
+        copies = [line.split()[1:-1] for line in (ROOT / file).read_text().splitlines() if line.startswith("COPY ")]
+        seen[file] = {path for paths in copies for path in paths}
+    for file, paths in seen.items():
+        assert [s for s in sources if not paths & {s, *map(str, Path(s).parents)}] == [], file
 
 
 def test_equal_inputs_have_equal_names() -> None:

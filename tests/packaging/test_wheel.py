@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import zipfile
 from pathlib import Path
 
@@ -27,6 +28,13 @@ def test_generators_and_tests_stay_here(names: list[str]) -> None:
     assert [name for name in names if OURS.search(name)] == []
 
 
+def test_the_examples_are_there(names: list[str]) -> None:
+    """`dynamo example` has in an installation what it has in a clone."""
+    files = subprocess.run(["git", "ls-files", "examples"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    wanted = {f"dynamo/cli/{file}" for file in files.split()}
+    assert {name for name in names if name.startswith("dynamo/cli/examples/")} == wanted
+
+
 def test_the_chart_is_there(names: list[str]) -> None:
     """`dynamo install` works without a source tree; every package is there, typed."""
     chart = ROOT / "charts/dynamo-platform"
@@ -34,5 +42,7 @@ def test_the_chart_is_there(names: list[str]) -> None:
     folder = "dynamo/cli/cluster/charts/dynamo-platform/"
     assert {name.removeprefix(folder) for name in names if name.startswith(folder)} == files
     assert "dynamo/frontend/kserve/inference_pb2.py" in names
+    assets = {f"dynamo/frontend/console/console.{kind}" for kind in ("html", "css", "js")}
+    assert assets <= set(names)
     for package in ("runtime", "llm", "frontend", "worker", "operator", "cli"):
         assert f"dynamo/{package}/py.typed" in names
