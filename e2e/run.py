@@ -28,6 +28,8 @@ WORKERS = "3"
 """More than there are cores: scenarios wait for pods more than they compute."""
 SPREAD = ("--dist", "loadscope", "--no-loadscope-reorder")
 """By the groups and in the order that conftest.py gives."""
+RETRIES = ("--reruns", "1", "-rfER")
+"""A machine that is held up for seconds can fail any scenario once; the summary names what needed its second try."""
 SAME_SECONDS = 3
 END_SECONDS = 60
 
@@ -158,7 +160,7 @@ def _pytest(enter: Sequence[str], env: dict[str, str], words: Sequence[str]) -> 
     given = [word for word in words if word != "--full"]
     paths = [] if any(not word.startswith("-") and os.path.exists(word.split("::")[0]) for word in given) else ["e2e"]
     chosen = [] if full else ["-m", "not full"]
-    command = [*enter, sys.executable, "-m", "pytest", "-n", WORKERS, *SPREAD, *chosen, *paths, *given]
+    command = [*enter, sys.executable, "-m", "pytest", "-n", WORKERS, *SPREAD, *RETRIES, *chosen, *paths, *given]
     # A session of its own: a terminal's Ctrl-C reaches it once, through us; the second would cut its cleaning short.
     env = {**env, "E2E_RUN": uuid.uuid4().hex[:8]}
     process = subprocess.Popen(command, cwd=REPOSITORY, env=env, stdin=subprocess.DEVNULL, start_new_session=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from e2e.apiserver.lives import reconcilers
 from e2e.apiserver.plane import Plane
 from e2e.apiserver.proxy import Proxy, serving
 from e2e.apiserver.story import Story, lived
-from e2e.apiserver.world import World, new_world
+from e2e.apiserver.world import World, namespace_of, new_world
 from e2e.kind.places import Places
 
 HERE = Path(__file__).parent
@@ -32,7 +31,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
 @pytest.fixture
 def world(plane: Plane, request: pytest.FixtureRequest) -> Iterator[World]:
     """A namespace of its own, the CRD and the chart's rights; no operator runs yet."""
-    with new_world(plane, re.sub("[^a-z0-9]+", "-", request.node.name.lower())[:50].strip("-")) as found:
+    with new_world(plane, namespace_of(request.node)) as found:
         yield found
 
 

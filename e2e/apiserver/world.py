@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 import yaml
 from e2e.apiserver.client import Object, until
 from e2e.apiserver.operators import ACCOUNT, HOME, NAMESPACES, REPOSITORY, USER, Operators
@@ -119,6 +121,13 @@ class World:
                 self.admin.delete(PIPELINES, one["metadata"]["namespace"], one["metadata"]["name"])
         self.admin.code("DELETE", LEASES.path(HOME, ACCOUNT))
         self.admin.code("DELETE", f"/api/v1/namespaces/{self.namespace}")
+
+
+def namespace_of(item: pytest.Item) -> str:
+    """Named after the test; a second attempt has another, because the first one's may still be terminating."""
+    attempt: int = getattr(item, "execution_count", 1)  # counted by pytest-rerunfailures
+    name = re.sub("[^a-z0-9]+", "-", item.name.lower())[:50].strip("-")
+    return name if attempt == 1 else f"{name}-{attempt}"
 
 
 @contextmanager

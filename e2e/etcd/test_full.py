@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -62,6 +63,22 @@ def make_room(server: EtcdServer) -> str:
 def writes(stage: Stage) -> int:
     """The status that the victim gets for a write of its own."""
     return stage.post("kv/put", {"key": b64(stage.of_victim("late")), "value": b64("x")}, "victim").status_code
+
+
+def commits(etcd: EtcdServer) -> int:
+    """How often etcd has written its pages."""
+    text = httpx.get(f"{etcd.health_url}/metrics", timeout=10).text
+    return int(text.partition("\netcd_disk_backend_commit_duration_seconds_count ")[2].split()[0])
+
+
+def committed(stage: Stage, etcd: EtcdServer) -> None:
+    """Wait until etcd's pages hold what was written: a restart applies the rest anew, refusals and their alarm too."""
+    assert writes(stage) == 200
+    before, deadline = commits(etcd), time.monotonic() + 30
+    while commits(etcd) < before + 2:  # one may have begun before the write
+        assert time.monotonic() < deadline, "etcd commits nothing"
+        assert writes(stage) == 200  # it commits only what there is
+        time.sleep(0.05)
 
 
 def many_records(stage: Stage) -> None:
@@ -132,6 +149,8 @@ def test_a_tenant_cannot_fill_its_memory(stage: Stage, etcd: EtcdServer) -> None
         if number % 50 == 0:
             most = max(most, etcd.memory_mb())
     assert most < MEMORY_MB
+    make_room(etcd)
+    committed(stage, etcd)
     etcd.kill()
     etcd.start()
     etcd.wait()

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 
 import pytest
 from e2e.apiserver.plane import Plane
-from e2e.apiserver.world import World, new_world
+from e2e.apiserver.world import World, namespace_of, new_world
 from e2e.gitops.argocd import ArgoCd
 from e2e.gitops.repository import Repository
 from e2e.kind.places import Places
@@ -33,7 +32,7 @@ def argo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ArgoCd]:
 @pytest.fixture
 def world(argo: ArgoCd, request: pytest.FixtureRequest) -> Iterator[World]:
     """A namespace of its own, the CRD and the chart's rights; no operator runs yet."""
-    with new_world(argo.plane, re.sub("[^a-z0-9]+", "-", request.node.name.lower())[:50].strip("-")) as found:
+    with new_world(argo.plane, namespace_of(request.node)) as found:
         yield found
 
 

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+from dynamo.engine_catalog import CATALOG
 from dynamo.operator.api.body import read
 from dynamo.operator.api.v1alpha1 import API_VERSION, KIND
 from dynamo.operator.manifests.context import ClusterSettings, Manifest
 from dynamo.operator.manifests.render import manifests, with_images
 from dynamo.operator.plan.plan import Environment, plan
 
+_WORKER = "registry.example.org/dynamo/worker:1.0.0"
+IMAGES = {"default": _WORKER} | {engine: _WORKER for engine, traits in CATALOG.items() if traits.extra}
 CLUSTER_SETTINGS = ClusterSettings(
     "registry.example.org/dynamo/frontend:1.0.0",
-    {"default": "registry.example.org/dynamo/worker:1.0.0"},
+    IMAGES,
     etcd_sign_in=True,
     nats_sign_in=True,
 )
-PLAIN = ClusterSettings(
-    "registry.example.org/dynamo/frontend:1.0.0", {"default": "registry.example.org/dynamo/worker:1.0.0"}
-)
+PLAIN = ClusterSettings("registry.example.org/dynamo/frontend:1.0.0", IMAGES)
 OPENSHIFT = ClusterSettings(PLAIN.frontend_image, PLAIN.worker_images, pull_secrets=("registry",), fs_group=None)
 
 

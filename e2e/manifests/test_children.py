@@ -35,7 +35,8 @@ CASES = [("smallest", SMALLEST), ("full", FULL), ("routed", ROUTED), *examples()
 
 def without_their_pods(spec: Spec) -> Spec:
     """Without the parts that are the user's own to keep within the standard, or that need more than this server has."""
-    components = [{k: v for k, v in c.items() if k != "podTemplate"} for c in spec["components"]]
+    elsewhere = ("podTemplate", "priorityClassName", "runtimeClassName")
+    components = [{k: v for k, v in c.items() if k not in elsewhere} for c in spec["components"]]
     frontend = {k: v for k, v in spec.get("frontend", {}).items() if k != "podTemplate"}
     return {**spec, "components": components, "frontend": frontend}
 

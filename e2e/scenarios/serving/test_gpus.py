@@ -13,6 +13,8 @@ from e2e.namespace.pipelines import Object, asking, pipeline, say, workers
 
 NAME = "devices"
 GPU = "nvidia.com/gpu"
+MIG = "nvidia.com/mig-1g.10gb"
+IMAGE = "dynamo-pipelines/worker:0.1.0"
 SAY_SECONDS = 180
 
 
@@ -39,8 +41,8 @@ def test_gpus(namespace: Namespace) -> None:
 
 
 def test_a_gpu_engine_asks_without_being_told(namespace: Namespace) -> None:
-    """vLLM with tensorParallelSize 4: four GPUs of one node, and shared memory for them."""
-    worker: Object = {"engine": "vllm", "tensorParallelSize": 4}
+    """vLLM with tensorParallelSize 4, in an image of the pipeline's: four GPUs of one node, and memory to share."""
+    worker: Object = {"engine": "vllm", "tensorParallelSize": 4, "image": IMAGE}
     namespace.apply(pipeline(NAME, worker, model={"source": "hf://org/repo", "name": "m"}))
     (pod,) = wait_for("a worker's pod", lambda: workers(namespace, NAME), SAY_SECONDS)
     container = pod["spec"]["containers"][0]
@@ -49,11 +51,39 @@ def test_a_gpu_engine_asks_without_being_told(namespace: Namespace) -> None:
     wait_for("a node takes it", lambda: workers(namespace, NAME)[0]["spec"].get("nodeName"), SAY_SECONDS)
 
 
+def test_an_engine_without_an_image_is_refused(namespace: Namespace) -> None:
+    """The platform has none for vLLM: the condition names the value to set, and no pod crashes in another image."""
+    namespace.apply(pipeline(NAME, {"engine": "vllm"}, model={"source": "hf://org/repo", "name": "m"}))
+    condition = wait_for("it says why", lambda: _because(namespace, "MissingImage"), SAY_SECONDS)
+    assert "pipelines.images.workers.vllm" in condition["message"]
+    assert workers(namespace, NAME) == []
+
+
+def test_placement(namespace: Namespace) -> None:
+    """The typed fields reach a pod that runs: a MIG slice, a tainted node's toleration, labels, a queue, patience."""
+    worker: Object = {
+        "engine": "mocker",
+        "accelerator": {"resource": MIG, "count": 1},
+        "nodeSelector": {"kubernetes.io/os": "linux"},
+        "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
+        "queueName": "gpus",
+        "startupTimeoutSeconds": 3600,
+    }
+    with _capacity(namespace.cluster, MIG, 1):
+        namespace.apply(pipeline(NAME, worker))
+        namespace.wait_ready(NAME)
+        (pod,) = workers(namespace, NAME)
+        assert pod["spec"]["containers"][0]["startupProbe"]["failureThreshold"] == 3600
+        assert worker["tolerations"][0] in pod["spec"]["tolerations"]
+        assert pod["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "gpus"
+        namespace.kubectl("delete", f"dp/{NAME}", "--wait=true")
+
+
 def test_unschedulable(namespace: Namespace) -> None:
     """No node has the devices: the condition has the scheduler's text; when one gets them, the worker starts."""
     resource = f"e2e-{secrets.token_hex(4)}.example.com/gpu"
     namespace.apply(pipeline(NAME, {"engine": "mocker", "accelerator": {"resource": resource, "count": 3}}))
-    condition = wait_for("it says why", lambda: _unschedulable(namespace), SAY_SECONDS)
+    condition = wait_for("it says why", lambda: _because(namespace, "Unschedulable"), SAY_SECONDS)
     (pod,) = workers(namespace, NAME)
     assert f"Insufficient {resource}" in condition["message"]
     assert pod["metadata"]["name"] in condition["message"]
@@ -65,9 +95,9 @@ def test_unschedulable(namespace: Namespace) -> None:
         namespace.kubectl("delete", f"dp/{NAME}", "--wait=true")
 
 
-def _unschedulable(namespace: Namespace) -> dict[str, str] | None:
+def _because(namespace: Namespace, reason: str) -> dict[str, str] | None:
     condition = namespace.condition(NAME)
-    return condition if condition.get("reason") == "Unschedulable" else None
+    return condition if condition.get("reason") == reason else None
 
 
 @contextmanager
