@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
@@ -39,14 +40,28 @@ def pytest_collection_finish() -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that start processes or real engines come first, the longest of them before all, so that no test process
-    is left alone with a long one at the end. (A file goes to one of them as a whole, by `--dist loadfile`: its engine
-    is loaded once.)"""
+    is left alone with a long one at the end. `tests/order/distribution.py` hands them out.
+
+    Those that talk to processes are tried twice, since a busy machine can hold up any process; the summary names each
+    test that needed its second try. A test without processes has no such excuse.
+    """
 
     def seconds(item: pytest.Item) -> float:
         mark = item.get_closest_marker("processes")
         return 0 if mark is None else mark.kwargs.get("seconds", 5)
 
     items.sort(key=seconds, reverse=True)
+    for item in items:
+        if any(item.get_closest_marker(name) for name in ("processes", "servers")):
+            item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Hand tests out by both ends of their order."""
+    from tests.order.distribution import Sides  # xdist isn't in the environments of real engines
+
+    return Sides(config, log)
 
 
 @pytest.hookimpl(tryfirst=True)

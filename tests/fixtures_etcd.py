@@ -88,22 +88,23 @@ class EtcdServer:
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
-    def wait(self, within: float = 20.0) -> None:
+    def wait(self, within: float = 60.0) -> None:
         """Return when it serves: one that is killed before has half a data directory, and never serves again."""
         deadline = time.monotonic() + within
-        while not self._healthy():
+        while '"true"' not in (health := self._health()):
             assert self._process is not None
             assert self._process.poll() is None, f"etcd ended: {self.log()}"
-            assert time.monotonic() < deadline, f"etcd did not start: {self.log()}"
+            assert time.monotonic() < deadline, f"etcd did not start: its health is {health}; {self.log()}"
             time.sleep(0.02)
 
-    def _healthy(self) -> bool:
-        connection = http.client.HTTPConnection("127.0.0.1", self._health_port, timeout=1)
+    def _health(self) -> str:
+        """What it says of itself, or why it says nothing."""
+        connection = http.client.HTTPConnection("127.0.0.1", self._health_port, timeout=5)
         try:
             connection.request("GET", "/health")
-            return b'"true"' in connection.getresponse().read()
-        except (OSError, http.client.HTTPException):
-            return False
+            return connection.getresponse().read(1000).decode(errors="replace")
+        except (OSError, http.client.HTTPException) as error:
+            return repr(error)
         finally:
             connection.close()
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import click
 import pytest
 from docs.generate import commands_page, help_text
 from docs.generate.help_text import Block
-from tests.docs.pages import FILE, READ, RUN, SERVE, steps
+from tests.docs.pages import FILE, READ, RUN, SERVE, SHOWN, STOP, steps
 from tests.docs.session import ROOT
 from tests.docs.style import title
 from tests.docs.test_pages import PAGES
@@ -30,6 +31,13 @@ def test_what_a_page_does_not_run_is_understood(page: Path, reader: Reader) -> N
             reader.write(step.name, step.text)
         if step.kind == READ:
             assert reader.read(step.text), step.place
+
+
+def test_few_fences_are_neither_run_nor_understood() -> None:
+    """Less than 5% of those for users."""
+    kinds = Counter(step.kind for page in PAGES for step in steps(page, title(page)) if step.kind != STOP)
+    assert kinds[SHOWN] < 0.05 * kinds.total(), dict(kinds)
+    assert min(kinds[RUN], kinds[SERVE], kinds[FILE]) > 0, dict(kinds)
 
 
 def test_the_readme_is_understood(reader: Reader) -> None:

@@ -29,7 +29,7 @@ ENDS: Final = ("|", "||", "&&", ";", "&", "(", ")")
 REDIRECTS: Final = (">", ">>", "<", ">&")
 ELSEWHERE: Final = (
     "echo", "printf", "eval", "export", "jq", "python3", ".", "source", "git", "cd", "openssl", "kind",
-    "etcd", "nvidia-smi",
+    "etcd", "nvidia-smi", "flux", "ollama", "sed", "done",
 )  # fmt: skip
 """Programs with nothing of ours in their words."""
 INNER: Final = re.compile(r"\$\(([^()]*)\)")
@@ -71,8 +71,10 @@ class Reader:
         """How many commands there are; fails with the first that nobody understands."""
         typed = list(commands(text))
         for words in typed:
-            while words and re.fullmatch(r"[A-Za-z_]+=.*", words[0]):
+            while words and (words[0] == "do" or re.fullmatch(r"[A-Za-z_]+=.*", words[0])):
                 words = words[1:]
+            if words[:1] == ["for"]:
+                continue
             self._make_files(words)
             if words:
                 self._one(words)
@@ -116,7 +118,7 @@ class Reader:
             command.make_context(program, rest)
 
     def _other(self, program: str) -> Callable[[list[str]], None]:
-        known = {"make": make, "pip": pip, "curl": curl, "helm": helm, "kubectl": kubectl}
+        known = {"make": make, "pip": pip, "curl": curl, "helm": helm, "kubectl": kubectl, "docker": docker}
         assert program in known, f"nobody knows {program}: run it, or mark the fence 'shown, since …'"
         return known[program]
 
@@ -154,6 +156,14 @@ def helm(words: list[str]) -> None:
     """The charts are there, and so are the values that are set. `check_helm.py` asks helm itself."""
     for word in words:
         assert not word.startswith("charts/") or (ROOT / word / "Chart.yaml").is_file(), word
+
+
+def docker(words: list[str]) -> None:
+    """The file that is built is there, and so is the target in it."""
+    if words[0] == "build" and "-f" in words:
+        file = (ROOT / words[words.index("-f") + 1]).read_text()
+        targets = {words[place + 1] for place, word in enumerate(words) if word == "--target"}
+        assert targets <= set(re.findall(r"^FROM .* AS ([\w-]+)$", file, re.MULTILINE | re.IGNORECASE)), words
 
 
 def kubectl(words: list[str]) -> None:

@@ -81,8 +81,10 @@ def post(url: str, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def paste(curl: str) -> list[dict[str, Any]]:
-    """Run the printed line in a shell; the events of the stream it gives."""
+    """Run the printed line in a shell; the events of the stream it gives, or the one answer."""
     done = subprocess.run(["sh", "-c", curl], capture_output=True, text=True, timeout=100, check=True)
+    if '"stream": true' not in curl:
+        return [json.loads(done.stdout)]
     events = [line.removeprefix("data: ") for line in done.stdout.splitlines() if line.startswith("data: ")]
     assert events[-1] == "[DONE]", done.stdout
     return [json.loads(event) for event in events[:-1]]
@@ -246,7 +248,7 @@ def test_a_model_that_can_t_be_loaded_is_one_sentence(tmp_path: Path, content: b
     finally:
         up.close()
     assert "Traceback" not in written
-    assert said in next(line for line in written.splitlines() if line.startswith("worker-0: will not start"))
+    assert said in next(line for line in written.splitlines() if line.startswith("Error: "))
 
 
 @pytest.mark.processes(seconds=30)
@@ -258,7 +260,8 @@ def test_each_engine_that_runs_here_serves(engine: str, tmp_path: Path) -> None:
     up = Served(FOLDER / "engines" / f"{engine}.yaml", tmp_path)
     try:
         model, url, curl = up.greeting()
-        assert paste(curl.replace('"max_tokens": 64', '"max_tokens": 4'))
+        first = paste(curl.replace('"max_tokens": 64', '"max_tokens": 4'))
+        assert engine not in ("llamacpp", "mistralrs") or " Berlin" in first[0]["choices"][0]["text"]
         prompt = "Question: capital of France? Answer: Paris. Question: capital of Germany? Answer:"
         answer = post(f"{url}/completions", {"model": model, "prompt": prompt, "max_tokens": 3, "temperature": 0})
         expected = {"echo_core": prompt[:3], "echo_full": prompt[:3], "llamacpp": " Berlin", "mistralrs": " Berlin"}

@@ -79,6 +79,17 @@ def answers(frontend: Frontend) -> bool:
     return httpx.post(f"{frontend.url}/v1/completions", json=question, timeout=10).status_code == 200
 
 
+def continued(first: Frontend, second: Frontend) -> bool:
+    """Whether a response that one frontend has stored is read, and gone on with, by the other."""
+    question: dict[str, object] = {"model": "m", "input": "a b c", "max_output_tokens": 3}
+    made = httpx.post(f"{first.url}/v1/responses", json=question, timeout=10).json()
+    read = httpx.get(f"{second.url}/v1/responses/{made['id']}", timeout=10)
+    more = {**question, "previous_response_id": made["id"]}
+    answer = httpx.post(f"{second.url}/v1/responses", json=more, timeout=10)
+    assert (read.status_code, answer.status_code) == (200, 200), (read.text, answer.text)
+    return bool(read.json()["output"] == made["output"] and answer.json()["previous_response_id"] == made["id"])
+
+
 def no_secret_in(process: Process, data: Data) -> bool:
     seed = data["nats.user.creds"].decode().partition("-----BEGIN USER NKEY SEED-----\n")[2].partition("\n")[0]
     assert seed.startswith("SU")
@@ -87,13 +98,16 @@ def no_secret_in(process: Process, data: Data) -> bool:
 
 
 def test_a_pipeline_with_its_credentials(stack: Stack, tmp_path: Path) -> None:
-    """It serves; a worker with another tenant's files gets in neither by etcd nor by NATS; rotation stops nothing."""
+    """It serves, its frontends share what they store; another tenant's files get nobody in; rotation stops nothing."""
     secured = Secured(stack, tmp_path)
     mine, theirs = secured.admit("test"), secured.admit("other")
     frontend = stack.frontend(**secured.env("test"))
     worker = stack.worker(**secured.env("test"))
     frontend.wait_for()
     assert answers(frontend)
+    sibling = stack.frontend(name="sibling", **secured.env("test"))
+    sibling.wait_for()
+    assert continued(frontend, sibling)
 
     intruder = stack.worker("intruder", **secured.env("other"))
     said = "permissions violation"
@@ -112,7 +126,8 @@ def test_a_pipeline_with_its_credentials(stack: Stack, tmp_path: Path) -> None:
     eventually("it serves with the new files", lambda: answers(frontend), 60)
     late = stack.worker("late", **secured.env("test"))
     frontend.wait_for(instances=2)
-    for process in (frontend.process, worker, late):
+    assert continued(sibling, frontend)
+    for process in (frontend.process, sibling.process, worker, late):
         assert process.popen.poll() is None
         assert no_secret_in(process, mine)
         assert no_secret_in(process, new)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import openai
 import pytest
+from tests.waiting import eventually
 
 ASK: Any = {"model": "m", "max_output_tokens": 4}
 
@@ -54,6 +56,30 @@ def test_a_conversation_over_all_processes(pair: list[Any]) -> None:
             assert counted.input_tokens == answer.usage.input_tokens
             named: Any = [{"type": "item_reference", "id": answer.output[0].id}, {"role": "user", "content": "and?"}]
             assert client.responses.create(**ASK, input=named).status == "incomplete"
+
+
+def _has(client: Any, name: str, items: int) -> bool:
+    return len(list(client.conversations.items.list(name))) == items
+
+
+def test_a_kept_conversation_over_all_processes(pair: list[Any]) -> None:
+    """Items, metadata and responses of a conversation go to the process that has it, whichever was asked."""
+    with sdk(pair[0]) as several, sdk(pair[1]) as single:
+        made = single.conversations.create(items=[{"role": "user", "content": "zero"}])
+        for turn in range(4):
+            several.responses.create(**ASK, input=f"turn {turn}", conversation=made.id)
+            eventually("it is added", partial(_has, several, made.id, 3 + 2 * turn))
+        added = several.conversations.items.create(made.id, items=[{"role": "user", "content": "x" * 300_000}] * 2)
+        listed = list(single.conversations.items.list(made.id))
+        assert (len(listed), listed[1].id) == (11, added.data[0].id), "they came in two messages"
+        several.conversations.items.delete(added.data[0].id, conversation_id=made.id)
+        assert several.conversations.update(made.id, metadata={"a": "b"}).metadata == {"a": "b"}
+        assert single.conversations.retrieve(made.id).metadata == {"a": "b"}
+        with pytest.raises(openai.BadRequestError, match="smaller"):
+            several.conversations.items.create(made.id, items=[{"role": "user", "content": "x" * 600_000}])
+        several.conversations.delete(made.id)
+        with pytest.raises(openai.NotFoundError):
+            single.conversations.retrieve(made.id)
 
 
 def test_others_see_nothing(pair: list[Any]) -> None:

@@ -11,10 +11,10 @@ from typing import Any
 
 from tests import waiting
 
+from dynamo.frontend.assembly import frontend
 from dynamo.frontend.generation.choice import Choice
 from dynamo.frontend.generation.request_scope import RequestScope
 from dynamo.frontend.routing.model_set import ModelSet
-from dynamo.frontend.server import frontend
 from dynamo.frontend.services import Services
 from dynamo.frontend.settings import FrontendSettings
 from dynamo.llm import open_model
