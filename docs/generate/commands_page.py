@@ -47,7 +47,7 @@ def programs() -> dict[str, click.Command | argparse.ArgumentParser]:
     commands = {f"dynamo {name}": dynamo.get_command(context, name) for name in names}
     return {
         "dynamo": dynamo,
-        **{name: command for name, command in commands.items() if command is not None},
+        **{name: command for own, group in commands.items() for name, command in _with_own(own, group)},
         "dynamo-run": run.command(),
         "dynamo-frontend": frontend.make_command(),
         "dynamo-worker": worker.make_command(),
@@ -55,6 +55,15 @@ def programs() -> dict[str, click.Command | argparse.ArgumentParser]:
         **{f"python -m dynamo.{engine}": entry.make_command(engine) for engine in entry.TITLES},
         "dynamo-operator": operator.make_parser(),
     }
+
+
+def _with_own(name: str, command: click.Command | None) -> Iterator[tuple[str, click.Command]]:
+    """Yield a command, and those below it."""
+    if command is None:
+        return
+    yield name, command
+    if isinstance(command, click.Group):
+        yield from ((f"{name} {below}", own) for below, own in command.commands.items())
 
 
 ALSO: Final[Mapping[str, str]] = {

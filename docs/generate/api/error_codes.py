@@ -54,6 +54,16 @@ _REQUEST: Final[Mapping[str, Error]] = {
         (400,), "", "The field is supported, but not with this value; `param` names it.",
         "Use a value that the message names.",
     ),
+    "thread_unsupported_request": Error(
+        (400,), "thread: conversations aren't held by this server; send all messages without it.",
+        "A request to `/v1/messages` asks the server to hold its conversation. Anthropic's SDK then continues without.",
+        "Send the whole conversation, without `thread`.",
+    ),
+    "thread_not_found": Error(
+        (400,), "thread: conversations aren't held by this server; send all messages without it.",
+        "A request to `/v1/messages` continues a conversation that another server has begun.",
+        "Send the whole conversation, without `thread`.",
+    ),
     "too_many_values": Error(
         (400,), "The request body has more … than the … that are taken; split the request.",
         "The body has more messages, values or strings than any model has a use for.", "Split the request.",
@@ -84,15 +94,15 @@ _REQUEST: Final[Mapping[str, Error]] = {
     ),
     "invalid_encoding": Error(
         (400,),
-        "The request body can't be read as gzip: ….",
-        "The body says that it is gzip, and isn't, or is damaged.",
-        "Compress the body as gzip, or send it as it is.",
+        "The request body can't be read as …: ….",
+        "The body says that it is gzip or zstd, and isn't, or is damaged.",
+        "Compress the body as gzip or zstd, or send it as it is.",
     ),
     "unsupported_content_encoding": Error(
         (415,),
-        "Content-Encoding … is not supported; send gzip, or the body as it is.",
+        "Content-Encoding … is not supported; send …, or the body as it is.",
         "The body is compressed in a way that the frontend can't decode.",
-        "Send gzip, or the body as it is.",
+        "Send gzip or zstd, or the body as it is.",
     ),
     "context_length_exceeded": Error(
         (400,), "", "The prompt and the requested tokens don't fit into the model's context; the message has both.",
@@ -174,6 +184,16 @@ _ACCESS: Final[Mapping[str, Error]] = {
         (404,), "There is no response … here: it was never stored, was deleted, or has expired.",
         "A response is kept in the memory of the frontend that made it, for `--stored-responses-ttl-secs`.",
         "Create the response anew.",
+    ),
+    "request_not_found": Error(
+        (404,), "This frontend knows no such request: it has not ended yet, ended more than ten minutes ago, …",
+        "Each frontend process keeps its own last requests, `--request-log-size` of them; `/requests/ID` asks for one.",
+        "Ask the frontend that answered it; with `--workers`, its system port.",
+    ),
+    "conversation_not_found": Error(
+        (404,), "There is no conversation … here: it was never made, was deleted, or has expired.",
+        "A conversation is kept in the memory of the frontend that made it, for `--stored-responses-ttl-secs`.",
+        "Make the conversation anew.",
     ),
     "item_not_found": Error(
         (404,), "input[…]: item … isn't stored here; send the item itself.",

@@ -23,7 +23,7 @@ _SAMPLING: Final[Texts] = {
     "max_tokens": "Tokens of the answer at most. Default: 16 for completions, the rest of the context for chats.",
     "max_completion_tokens": "The newer name of `max_tokens`.",
     "n": "Number of answers.",
-    "best_of": "Only the value of `n` is accepted; it changes nothing.",
+    "best_of": "Answers to make, at least `n`; the `n` likeliest of them are returned. Not with `stream`.",
     "temperature": _TEMPERATURE,
     "top_p": _TOP_P,
     "top_k": "Choose among this many most probable tokens; -1 or 0: among all.",
@@ -40,7 +40,7 @@ _SAMPLING: Final[Texts] = {
     "logit_bias": "Number to add to the score of a token, by token id.",
     "skip_special_tokens": "Leave special tokens out of the text (default).",
     "add_special_tokens": _UNUSED,
-    "prompt_logprobs": "Not supported; only null is accepted.",
+    "prompt_logprobs": "Most probable tokens to return for each position of the prompt. Not with `stream`.",
     "structured_outputs": "vLLM's object of constraints, in place of `guided_*`.",
     "guided_json": "JSON schema that the answer follows.",
     "guided_regex": "Regular expression that the answer matches.",
@@ -51,6 +51,7 @@ _SAMPLING: Final[Texts] = {
     "guided_whitespace_pattern": "White space between JSON tokens, where the engine supports it.",
     "user": _UNUSED,
     "metadata": _UNUSED,
+    "service_tier": "Answered with `default`, the only tier.",
     "nvext": _NVEXT,
 }
 _CHAT: Final[Texts] = {
@@ -70,7 +71,6 @@ _CHAT: Final[Texts] = {
     "documents": _UNUSED,
     "reasoning_effort": "Given to the template, with `enable_thinking` (false for `none`).",
     "store": _UNUSED,
-    "service_tier": _UNUSED,
     "safety_identifier": _UNUSED,
     "prompt_cache_key": _UNUSED,
     "functions": "Replaced by `tools`; only an empty list is accepted.",
@@ -78,13 +78,15 @@ _CHAT: Final[Texts] = {
     "modalities": "Only `text` is supported.",
     "audio": _UNUSED,
 }
+_CONVERSATION: Final = "Id of the conversation."
+_ITEMS: Final = "Items that are added, 20 at most: messages, calls and their outputs."
 _COMPLETION: Final[Texts] = {
     **_SAMPLING,
     "prompt": "Text, token ids, or a list of either; one answer per prompt.",
     "echo": "Begin the answer with the prompt.",
     "response_format": "Constrain the answer to JSON (`json_object`) or to a schema (`json_schema`).",
     "logprobs": "Most probable tokens to return for each position of the answer.",
-    "suffix": "Not supported; only null is accepted.",
+    "suffix": "Text that follows the answer; only for models with fill-in-the-middle tokens.",
 }
 _RESPONSES: Final[Texts] = {
     **{
@@ -112,7 +114,7 @@ _RESPONSES: Final[Texts] = {
     "store": "Keep the response, so that later requests can refer to it (default, where the frontend stores any).",
     "previous_response_id": "Stored response that this one continues.",
     "background": "Answer at once, and produce the response in the background; `GET /v1/responses/ID` has it.",
-    "conversation": "Not supported; only null is accepted.",
+    "conversation": "Conversation that this goes on, by its id; what is asked and said is added to it.",
     "prompt": "Not supported; only null is accepted.",
     "safety_identifier": "Returned with the response.",
     "prompt_cache_key": "Returned with the response.",
@@ -146,6 +148,7 @@ FIELD_TEXTS: Final[Mapping[str, Texts]] = {
         "top_k": "Choose among this many most probable tokens; 0: among all.",
         "metadata": _UNUSED,
         "service_tier": _UNUSED,
+        "thread": "A conversation that the server should hold: refused, so that clients send all of it.",
         "nvext": _NVEXT,
     },
     "EmbeddingsRequest": {
@@ -181,7 +184,7 @@ FIELD_TEXTS: Final[Mapping[str, Texts]] = {
     "DetokenizeRequest": {"model": _MODEL, "tokens": "Token ids to turn into text."},
     "StreamOptions": {
         "include_usage": "Send a last chunk with the token counts.",
-        "continuous_usage_stats": _UNUSED,
+        "continuous_usage_stats": "Send the token counts so far with every chunk; needs `include_usage`.",
     },
     "Message": {
         "role": "`system`, `developer`, `user`, `assistant` or `tool`.",
@@ -209,8 +212,14 @@ FIELD_TEXTS: Final[Mapping[str, Texts]] = {
         "effort": "How much the model should think; passed to the template.",
         "format": "JSON schema that the answer follows.",
     },
+    "ConversationRef": {"id": _CONVERSATION},
+    "ConversationRequest": {"items": _ITEMS, "metadata": "Returned with the conversation."},
+    "ConversationItems": {"items": _ITEMS},
+    "ConversationChange": {"metadata": "Takes the place of the metadata before."},
     "Nvext": {
-        "annotations": "`query_instance_id:` asks where the request would go, and doesn't send it.",
+        "annotations": "Events before a stream: `request_id`, `formatted_prompt`, `token_ids`. `query_instance_id:` "
+        "asks where the request would go, and doesn't send it.",
+        "token_data": "The prompt's token ids, made by the client or a gateway.",
         "extra_fields": "What the answer's `nvext` reports: `worker_id`, `timing`, `routing`.",
         "backend_instance_id": "Worker that must take the request, by its instance id.",
         "decode_worker_id": "The same as `backend_instance_id`.",
@@ -220,8 +229,15 @@ FIELD_TEXTS: Final[Mapping[str, Texts]] = {
         "agent_hints": "Priority of the request where requests wait.",
         "session_control": "Session whose requests go to one worker.",
         "router_config_override": "Weights of mode `kv` for this request.",
+        "cache_salt": "Rejected with 400: engines here aren't told it.",
+        "max_thinking_tokens": "Rejected with 400: use `max_tokens`, or `reasoning_effort`.",
+        "routing_constraints": "Taints of workers, of which there are none here.",
         "greed_sampling": "Take the most probable token always.",
         "use_raw_prompt": "Render a chat without the template.",
+    },
+    "RoutingConstraints": {
+        "required_taints": "Rejected with 400 where there are any: no worker has taints.",
+        "preferred_taints": _UNUSED,
     },
     "AgentHints": {
         "priority": "Requests of a higher priority leave the queue earlier.",

@@ -9,13 +9,16 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple, cast
 
+from docs.generate.api.answer_texts import ANSWER_TEXTS
+from docs.generate.api.event_texts import EVENTS, OBJECTS
 from docs.generate.api.field_texts import FIELD_TEXTS
 from docs.generate.api.http_examples import EXAMPLES
 from docs.generate.api.http_headers import ANSWERS, REQUESTS, Header
 from docs.generate.markdown import anchor, code, page, prose, table
 
-from dynamo.frontend.app import cold_app
 from dynamo.frontend.http.guard import PROBES, is_system
+from dynamo.frontend.http.settings import AccessSettings
+from dynamo.frontend.routes.cold_app import cold_app
 from dynamo.frontend.services import Services
 
 Json = dict[str, Any]
@@ -35,6 +38,7 @@ describes itself at `/openapi.json`, and for browsers at `/docs`. Errors have [o
 """
 _GROUPS: Final = {
     "chat": "Chat completions", "completions": "Completions", "embeddings": "Embeddings", "responses": "Responses",
+    "conversations": "Conversations",
     "messages": "Messages", "tokens": "Tokens", "models": "Models", "system": "System",
 }  # fmt: skip
 
@@ -63,8 +67,8 @@ class Operation(NamedTuple):
 
 def openapi() -> Json:
     """Return the description as `/openapi.json` has it."""
-    settings = SimpleNamespace(access=SimpleNamespace(disable_admin_api=False))
-    services = SimpleNamespace(pool=SimpleNamespace(busy_thresholds=None), settings=settings)
+    settings = SimpleNamespace(access=AccessSettings())
+    services = SimpleNamespace(pool=SimpleNamespace(busy_thresholds=None), settings=settings, request_log=None)
     return cold_app(cast("Services", services)).openapi()
 
 
@@ -119,7 +123,31 @@ def _operation(operation: Operation, schemas: Json) -> Iterator[str]:
         name = body.get("$ref", "").rpartition("/")[2]
         yield table(("field", "type", "meaning"), _fields(schemas[name] if name else body, schemas))
         yield "\n".join(f"- {text}" for text in _together(name))
+    yield from _answer(operation, schemas)
     yield prose("[Statuses](#statuses): " + ", ".join(sorted(operation.about["responses"])) + ".")
+
+
+def _answer(operation: Operation, schemas: Json) -> Iterator[str]:
+    """Yield the fields of a whole answer, then the events of a stream."""
+    name = _answered(operation)
+    if name:
+        yield prose(f"The answer ({name}):")
+        yield table(("field", "type", "meaning"), _fields(schemas[name], schemas))
+    elif operation.title in OBJECTS:
+        kind, texts = OBJECTS[operation.title]
+        yield prose(f"The answer (`{kind}`):")
+        yield table(("field", "meaning"), ((code(field), text) for field, text in texts.items()))
+    if events := EVENTS.get(operation.title):
+        yield prose("The stream:")
+        rows = ((name if " " in name or "`" in name else code(name), *about) for name, about in events.items())
+        yield table(("event", "fields", "meaning"), rows)
+
+
+def _answered(operation: Operation) -> str:
+    """Return the name of the answer's schema; "" where it has none."""
+    content = operation.about["responses"].get("200", {}).get("content", {})
+    reference: str = content.get("application/json", {}).get("schema", {}).get("$ref", "")
+    return reference.rpartition("/")[2]
 
 
 def _body(operation: Operation) -> Json:
@@ -130,11 +158,12 @@ def _body(operation: Operation) -> Json:
 
 
 def _fields(schema: Json, schemas: Json) -> Iterator[tuple[str, ...]]:
-    needed, texts = schema.get("required", ()), FIELD_TEXTS.get(schema.get("title", ""))
+    title = schema.get("title", "")
+    needed = () if title in ANSWER_TEXTS else schema.get("required", ())
+    texts = FIELD_TEXTS.get(title) or ANSWER_TEXTS[title]
     for name, field in schema["properties"].items():
         required = "**Required.** " if name in needed else ""
-        text = "" if texts is None else texts[name]  # of answers the names say it
-        yield code(name), _TYPES.get(name) or _type(field, schemas), required + text
+        yield code(name), _TYPES.get(name) or _type(field, schemas), required + texts[name]
 
 
 def _together(name: str) -> Iterator[str]:
@@ -145,16 +174,17 @@ def _together(name: str) -> Iterator[str]:
 
 
 def _objects(operations: list[Operation], schemas: Json) -> Iterator[str]:
-    """Yield the objects that are fields of bodies."""
+    """Yield the objects that are fields of bodies and of answers."""
     yield "## Objects"
     bodies = {_body(operation).get("$ref", "").rpartition("/")[2] for operation in operations} - {""}
+    bodies |= {*map(_answered, operations)} - {""}
     for name in sorted(_inside(bodies, schemas), key=list(schemas).index):
         yield f"### {name}"
         yield table(("field", "type", "meaning"), _fields(schemas[name], schemas))
 
 
 def _inside(bodies: set[str], schemas: Json) -> set[str]:
-    """Return the objects that bodies consist of; those of answers alone are left out."""
+    """Return the objects that bodies and answers consist of."""
     objects, waiting = set[str](), [*bodies]
     while waiting:
         for name in _REFERENCE.findall(json.dumps(schemas[waiting.pop()])):

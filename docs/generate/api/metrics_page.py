@@ -9,7 +9,9 @@ from typing import Final, NamedTuple, cast
 from docs.generate.markdown import code, page, prose, table
 from prometheus_client import Metric
 
+from dynamo.frontend.generation.load_gauges import worker_gauges
 from dynamo.frontend.metrics import Metrics
+from dynamo.frontend.routing.model_pool import ModelPool
 from dynamo.llm.kv_router.booking import FollowCounts
 from dynamo.operator.metrics import FAMILIES
 from dynamo.router.main import _Figures
@@ -76,6 +78,8 @@ def undocumented(text: str) -> set[str]:
 def _frontend() -> Iterator[Metric]:
     metrics = Metrics()
     metrics.meter("model")
+    empty = SimpleNamespace(sets=list, prefills=SimpleNamespace(sets=list))
+    metrics.of_workers = lambda: worker_gauges(cast("ModelPool", empty))
     return metrics.collect()
 
 

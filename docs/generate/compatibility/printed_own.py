@@ -15,7 +15,7 @@ BATCH: Final = (
         "bounded, resumed after a crash, bad lines are told"),
     Row("batch, input", (MAY, JUL, JAN), 'lines of `{"text": PROMPT}`', _BATCH, "also OpenAI's batch lines", "works"),
     Row("batch, output", (MAY, JUL, JAN),
-        "`output.jsonl` beside it: `text`, `response`, `tokens_in`, `tokens_out`, `elapsed_ms`; figures at the end",
+        "`output.jsonl` beside it: `text`, `response`, `tokens_in`, `tokens_out`, `elapsed_ms`; totals at the end",
         _BATCH, "with `finish_reason`; `--batch-ordered` keeps the order", "works"),
 )  # fmt: skip
 

@@ -28,6 +28,7 @@ ROUTES: Final[tuple[tuple[str, str, str, str, str], ...]] = (
     ("POST", "/v1/embeddings", "B, C", SERVED,
      "texts or tokens, one or several; [embeddings.md](../how-to/serve/embeddings.md)"),
     ("POST", "/v1/responses", "B, C", SERVED, "streams and whole; [responses.md](../how-to/serve/responses.md)"),
+    ("POST", "/v1/conversations", "OpenAI", SERVED, "OpenAI's; with items, kept in memory as responses are"),
     ("POST", "/v1/responses/input_tokens", "C", SERVED, "the tokens of its prompt"),
     ("POST", "/v1/messages", "C", SERVED, "always, without a flag; [messages.md](../how-to/serve/messages.md)"),
     ("POST", "/v1/messages/count_tokens", "C", SERVED, "the tokens of its prompt"),
@@ -56,7 +57,7 @@ OF_WORKERS: Final[tuple[tuple[str, str, str, str], ...]] = (
      "`--system-port`; loopback unless `--system-host` says otherwise"),
     (f"System server `{PREFIX}*`", "C", SERVED,
      "what an engine or a user's file registers; from this machine only, or with `--open-engine-routes`"),
-    (f"System server `{ROUTE}/*`", "C", SERVED, "card, figures and the model's files; frontends fetch those over NATS"),
+    (f"System server `{ROUTE}/*`", "C", SERVED, "card, capacity, model files; frontends fetch those over NATS"),
     ("System server `/metadata`, `/loras`", "C", ABSENT, "`/v1/metadata` has what is known"),
 )  # fmt: skip
 """Endpoint, versions, state, a remark."""

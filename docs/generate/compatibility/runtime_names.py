@@ -82,7 +82,7 @@ CHANGES_NOTHING: Final = {
     "DistributedRuntime(event_plane=)": _PLANE,
     "DistributedRuntime(response_plane=)": _PLANE,
     "Component.create_service": "`serve_endpoint` makes the endpoint known; a DeprecationWarning says so",
-    "Endpoint.serve_endpoint(metrics_labels=)": "a program keeps its own figures; those of dynamo-worker have labels",
+    "Endpoint.serve_endpoint(metrics_labels=)": "a program has its own metrics; those of dynamo-worker have labels",
     "Endpoint.serve_endpoint(health_check_payload=)": "handlers aren't probed: `DYN_SYSTEM_PORT` shows `/health`",
     "Context.current_span": _SPANS,
     "Context.start_span": _SPANS,
