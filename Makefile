@@ -10,15 +10,18 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check
 VLLM_VENV ?= .venv-vllm
 SGLANG_VENV ?= .venv-sglang
 DOCS_VENV ?= .venv-docs
+# A folder of environments: the clients of `make test-clients` want different versions of the same packages.
+CLIENTS ?= .venv-clients
+CLIENTS_READY := $(addprefix $(CLIENTS)/,$(addsuffix /.ready,sdks aider node))
 # The theme draws diagrams with mermaid 11; the site carries it, so that a page asks no foreign host.
 MERMAID := 11.16.0
 # vLLM warns of variables that begin with its name and that it does not know.
 unexport VLLM_VENV
-# More than the cores of a small machine: a test mostly waits for other processes.
-WORKERS ?= 3
+# More than the cores of a small machine: tests that start programs mostly wait. tests/order says who takes which.
+WORKERS ?= 5
 # So real engines compute with one thread each: several that share a core wait for each other by spinning.
 ONE_THREAD := OMP_THREAD_LIMIT=1 RAYON_NUM_THREADS=1
-E2E = PATH="$(abspath $(BIN)):$$PATH" PYTHONPATH="$(CURDIR)" exec $(BIN)/python -m e2e.run
+E2E = $(ONE_THREAD) PATH="$(abspath $(BIN)):$$PATH" PYTHONPATH="$(CURDIR)" exec $(BIN)/python -m e2e.run
 EXTRAS := frontend worker operator cli cluster fastokens llamacpp mistralrs quickstart zmq
 LOCK := --quiet --universal --python-version 3.11 --no-annotate --no-emit-index-url --no-emit-find-links \
 	--custom-compile-command "make lock" $(EXTRAS:%=--extra %) --group dev
@@ -29,16 +32,17 @@ help: ## list the verbs
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
 
 up: $(VENV)/.quickstart ## install, then serve examples/quickstart.yaml (a real model) on this machine
+	@echo "dynamo is in $(BIN); in other shells first type: . $(BIN)/activate"
 	@exec $(BIN)/dynamo up examples/quickstart.yaml $(ARGS)
 
 test: $(VENV)/.dev ## install, then lint, types, import contract and, at the same time, all tests with a real etcd and NATS
 	@status=0; said=$$(mktemp); trap 'rm -f "$$said"' EXIT; $(MAKE) --no-print-directory check >$$said 2>&1 & check=$$!; \
-	$(ONE_THREAD) PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS) || status=1; \
+	$(ONE_THREAD) PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder -rfER $(ARGS) || status=1; \
 	wait $$check || { status=1; cat $$said; }; exit $$status
 
 .PHONY: test-vllm
 test-vllm: $(VLLM_VENV)/.ready ## vLLM for real, on a CPU, in an environment of its own (5 GB, installed once)
-	@PATH="$(abspath $(VLLM_VENV))/bin:$$PATH" PYTHONPATH=. DYN_CONTRACT_ENGINES=vllm VLLM_CPU_KVCACHE_SPACE=1 \
+	@PATH="$(abspath $(VLLM_VENV))/bin:$$PATH" PYTHONPATH=. DYN_CONTRACT_ENGINES=vllm,openai-vllm VLLM_CPU_KVCACHE_SPACE=1 \
 	VLLM_CPU_OMP_THREADS_BIND=nobind OMP_NUM_THREADS=1 \
 	$(VLLM_VENV)/bin/python -m pytest -c tests_vllm/pytest.ini --rootdir tests_vllm \
 	$(or $(ARGS),tests/worker/test_engine_contract.py tests/frontend/routes/test_engine_kinds.py tests_vllm)
@@ -49,6 +53,11 @@ test-sglang: $(SGLANG_VENV)/.ready ## SGLang for real, on a CPU, in an environme
 	$(SGLANG_VENV)/bin/python -m pytest -c tests_sglang/pytest.ini --rootdir tests_sglang "$$@"; }; \
 	$(if $(ARGS),run $(ARGS),run tests_sglang && run tests/worker/test_engine_contract.py -k "not $(SGLANG_STOPS)" \
 	&& run tests/worker/test_engine_contract.py -k "$(SGLANG_STOPS)" && run tests/worker/test_embedding_engines.py -k sglang)
+
+.PHONY: test-clients
+test-clients: $(VENV)/.dev $(CLIENTS_READY) ## SDKs, coding agents and programs of others, unchanged (2.3 GB, installed once)
+	@PATH="$(abspath $(BIN)):$$PATH" PYTHONPATH=. CLIENTS=$(abspath $(CLIENTS)) \
+	$(BIN)/python -m pytest -c tests_clients/pytest.ini --rootdir tests_clients -n0 $(or $(ARGS),tests_clients)
 
 # SGLang ends every process that its own has started when it stops: a second engine there would end the first.
 SGLANG_STOPS := (stop_ends or draining)
@@ -70,8 +79,9 @@ generate: $(VENV)/.dev ## write again what is made from the code: docs/reference
 docs: $(DOCS_VENV)/.ready ## the site, strictly, into build/site (ARGS=--serve shows it and follows edits); needs npm once, for mermaid
 	@MERMAID=$(DOCS_VENV)/mermaid.min.js NO_MKDOCS_2_WARNING=1 PYTHONPATH=. $(DOCS_VENV)/bin/mkdocs $(if $(filter --serve,$(ARGS)),serve,build --strict)
 
-test-docs: docs ## open every page of the site in Chromium: console, pictures, diagrams, width, foreign hosts
+test-docs: docs $(VENV)/.dev ## open every page of the site and the console in Chromium: console, pictures, diagrams, width, foreign hosts
 	@PYTHONPATH=. $(DOCS_VENV)/bin/python -m docs.site.check_pages build/site --pictures build/pictures
+	@PYTHONPATH=. $(DOCS_VENV)/bin/python -m docs.site.check_console $(BIN)/dynamo-run --pictures build/pictures
 
 lock: $(VENV)/.dev ## resolve constraints.txt again within pyproject.toml's bounds (ARGS=--upgrade: newest versions)
 	@$(PIP) --quiet uv && $(BIN)/uv pip compile pyproject.toml -o constraints.txt $(LOCK) $(ARGS)
@@ -112,7 +122,7 @@ images: $(VENV)/.dev ## container images by docker, else by buildah; their archi
 	@PYTHONPATH=. $(BIN)/python -m e2e.images $(ARGS)
 
 clean: ## remove the environments and caches
-	@rm -rf $(VENV) $(VLLM_VENV) $(SGLANG_VENV) $(DOCS_VENV) build .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist
+	@rm -rf $(VENV) $(VLLM_VENV) $(SGLANG_VENV) $(DOCS_VENV) $(CLIENTS) build .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist
 
 # The stamps: an environment is made once and brought up to date when the bounds or the lock change.
 $(VENV)/.pip:
@@ -139,6 +149,16 @@ $(VLLM_VENV)/.ready: tests_vllm/requirements.txt pyproject.toml
 	@test -x $(VLLM_VENV)/bin/python || $(PYTHON) -m venv $(VLLM_VENV)
 	@$(VLLM_VENV)/bin/python -m pip install --disable-pip-version-check --quiet --no-deps -r tests_vllm/requirements.txt
 	@$(VLLM_VENV)/bin/python -m pip install --disable-pip-version-check --quiet --no-deps -e . && touch $@
+
+$(CLIENTS)/%/.ready: tests_clients/locks/%.txt | $(VENV)/.dev
+	@echo "Making a Python environment in $(CLIENTS)/$* ..."
+	@$(PIP) --quiet uv && mkdir -p $(CLIENTS) && $(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python $(CLIENTS)/$*
+	@$(BIN)/uv pip install --quiet --no-deps --python $(CLIENTS)/$*/bin/python -r $< && touch $@
+
+$(CLIENTS)/node/.ready: tests_clients/node/package.json tests_clients/node/package-lock.json | $(VENV)/.dev
+	@echo "Installing clients of Node in $(CLIENTS)/node ..."
+	@mkdir -p $(CLIENTS)/node && cp tests_clients/node/package*.json $(CLIENTS)/node
+	@cd $(CLIENTS)/node && PATH="$(abspath $(BIN)):$$PATH" npm ci --silent && touch .ready
 
 $(SGLANG_VENV)/.ready: tests_sglang/requirements.txt pyproject.toml
 	@echo "Making a Python environment with SGLang in $(SGLANG_VENV) (about 5 GB, once) ..."
