@@ -42,7 +42,9 @@ def test_a_client_that_does_not_read_is_cut_off(kserve: Any, engines: Any, withi
     request.inputs.add(name="text_input", datatype="BYTES", shape=[1], contents={"bytes_contents": [b"x" * 1000]})
     request.inputs.add(name="streaming", datatype="BOOL", shape=[1], contents={"bool_contents": [True]})
     request.parameters["max_tokens"].int64_param = 1 << 20
-    with grpc.insecure_channel(site.grpc) as channel:
+    # A client whose window never grows: filling megabytes by one token a message would take a busy machine half a minute.
+    small_window = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 65_535)]
+    with grpc.insecure_channel(site.grpc, options=small_window) as channel:
         method = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
         answers = method(iter([request.SerializeToString()]))
         within("the engine is free", lambda: (engine.cancelled, engine.running) == (1, 0), 30)

@@ -95,6 +95,13 @@ def test_what_is_read_again(served: Any) -> None:
         assert [item.id for item in client.responses.input_items.list(second.id, order="asc")] == [
             item.id for item in listed[::-1]
         ]
+        items = f"/responses/{second.id}/input_items"
+        for query in ("limit=0", "limit=101", "limit=a", "order=up"):
+            with pytest.raises(openai.BadRequestError, match=query.partition("=")[0]):
+                client.get(f"{items}?{query}", cast_to=object)
+        with pytest.raises(openai.NotFoundError, match="last_id of the page before"):
+            client.get(f"{items}?after=x", cast_to=object)
+        assert client.get(f"{items}?after=", cast_to=object) == client.get(items, cast_to=object)
         with pytest.raises(openai.BadRequestError, match="background"):
             client.responses.cancel(second.id)
         client.responses.delete(first.id)
@@ -105,10 +112,6 @@ def test_what_is_read_again(served: Any) -> None:
             client.responses.create(**ASK, input="four", previous_response_id=second.id)
         with pytest.raises(openai.BadRequestError, match="that response"):
             client.responses.create(**ASK, input="four", previous_response_id="resp_none")
-    for query in ("limit=0", "limit=101", "limit=a", "order=up", "after=x"):
-        path = f"/v1/responses/{second.id}/input_items?{query}"
-        with served.client() as client, pytest.raises(openai.BadRequestError):
-            client.get(path.removeprefix("/v1"), cast_to=object)
 
 
 def test_others_see_nothing(served: Any) -> None:

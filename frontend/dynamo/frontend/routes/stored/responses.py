@@ -159,7 +159,7 @@ def page_of(request: Request) -> tuple[int, str | None, bool]:
         raise bad_request(f"limit: expected 1 to {MOST_LISTED}.", "limit")
     if order not in ("asc", "desc"):
         raise bad_request("order: expected asc or desc.", "order")
-    return int(limit), asked.get("after"), order == "desc"
+    return int(limit), asked.get("after") or None, order == "desc"
 
 
 def listed(items: list[Item], limit: int, after: str | None, newest_first: bool) -> Response:
@@ -168,7 +168,8 @@ def listed(items: list[Item], limit: int, after: str | None, newest_first: bool)
         items.reverse()
     ids = [item["id"] for item in items]
     if after is not None and after not in ids:
-        raise bad_request("after: there is no item with that id.", "after")
+        text = f"after: there is no item {after[:100]!r} here; give the last_id of the page before."
+        raise ApiError(404, text, code="item_not_found", param="after")
     begin = 0 if after is None else ids.index(after) + 1
     shown = items[begin : begin + limit]
     while len(shown) > 1 and sum(len(msgspec.json.encode(item)) for item in shown) > BYTES_OF_PAGE:
