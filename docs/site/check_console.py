@@ -80,20 +80,20 @@ def chat(tab: Browser, url: str) -> Console:
     """Chat and stop by keyboard alone."""
     console = Console(tab)
     tab.open(f"{url}/")
-    console.until("the model is there", "document.getElementById('model').value == 'demo'")
+    console.until("the model is there", "document.getElementById('model-a').value == 'demo'")
     console.until("the worker is ready", "document.getElementById('workers').innerText.includes('ready')")
     console.said("document.getElementById('prompt').focus()")
     console.write("Hello <b>there</b>")
     console.press("Enter", 13)
-    ended = "/TTFT \\d+ ms · \\d+ tokens · [\\d.]+ tokens.s/.test(document.getElementById('figures').textContent)"
+    ended = "/TTFT \\d+ ms · \\d+ tokens · [\\d.]+ tokens.s/.test(document.getElementById('figures-a').textContent)"
     console.until("an answer ends with its figures", ended)
-    assert console.said("document.querySelector('#log b')") is None, "a message became HTML"
+    assert console.said("document.querySelector('#log-a b')") is None, "a message became HTML"
     console.said("document.getElementById('max-tokens').value = 100000")
     console.write("A long one")
     console.press("Enter", 13)
-    console.until("tokens come", "document.querySelector('#log article:last-child .text:not(.thought)').textContent")
+    console.until("tokens come", "document.querySelector('#log-a article:last-child .text:not(.thought)').textContent")
     console.press("Escape", 27)
-    console.until("Escape stops it", "document.getElementById('figures').textContent.endsWith('stopped')")
+    console.until("Escape stops it", "document.getElementById('figures-a').textContent.endsWith('stopped')")
     assert console.said("document.activeElement.id") == "prompt", "the focus left the message"
     idle = "[...document.querySelectorAll('#workers tr')].every(row => row.cells[3].textContent == '0')"
     console.until("the worker is idle again", idle)

@@ -65,7 +65,20 @@ def _lines(explanation: Any) -> list[str]:
         ),
         "",
         *table(rows),
+        *_rivals(explanation),
     ]
+
+
+def _rivals(explanation: Any) -> list[str]:
+    """Return a line for each worker that was not chosen, and at what cost."""
+    from dynamo.runtime.process.printable import visible
+
+    lines = [
+        visible(f"  {stage.name}: worker {other.worker} at cost {other.cost:.3f}")
+        for stage in explanation.stages
+        for other in stage.others
+    ]
+    return ["", "not chosen, the cheapest of them:", *lines] if lines else []
 
 
 def _time(ms: float) -> str:
