@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from dynamo.frontend.http.guard import WORKERS
 from dynamo.frontend.http.settings import AccessSettings
 
 STYLE: Final = "/console/console.css"
 SCRIPTS: Final = ("/console/console.js", "/console/chat.js", "/console/live.js", "/console/page.js")
-WORKERS: Final = "/console/workers"
 EVENTS: Final = "/console/events"
 _HTML: Final = "text/html"
 _LONGEST_ACCEPT: Final = 4096

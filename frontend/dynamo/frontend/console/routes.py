@@ -9,9 +9,10 @@ from typing import Any, Final
 from fastapi import APIRouter, Request
 from fastapi.responses import Response, StreamingResponse
 
-from dynamo.frontend.console.paths import EVENTS, SCRIPTS, STYLE, WORKERS, is_served
+from dynamo.frontend.console.paths import EVENTS, SCRIPTS, STYLE, is_served
 from dynamo.frontend.console.workers import workers_of
 from dynamo.frontend.http.connection import CONNECTION, Connection
+from dynamo.frontend.http.guard import WORKERS
 from dynamo.frontend.limits.concurrency_limits import caller_of
 from dynamo.frontend.responses.cold_replies import json_reply
 from dynamo.frontend.services import Services
