@@ -54,7 +54,7 @@ async def frontend(runtime: DistributedRuntime, settings: FrontendSettings) -> A
     """Build the parts of a frontend over a runtime, listening to its registry."""
     view = await runtime.registry.watch(watched(settings), "frontend")
     servers: list[RunningServer] = []
-    recent, restarts = RecentPlacements(), Restarts()
+    recent, restarts = RecentPlacements(), Restarts(time.monotonic)
     live: list[ConsoleFeed] = []
     metrics = Metrics(lambda: float(sum(server.running for server in servers) - sum(map(len, live))))
     watcher = _watcher(runtime, view, metrics, settings)

@@ -47,8 +47,9 @@ def cluster_options(
 
 
 def _options(namespace_help: str, short: bool) -> list[Callable[[Any], Any]]:
+    names = ("-n", "--namespace") if short else ("--namespace",)
     return [
-        click.option(*(("-n",) if short else ()), "--namespace", shell_complete=complete_namespace, help=namespace_help),
+        click.option(*names, shell_complete=complete_namespace, help=namespace_help),
         click.option(
             "--context", shell_complete=complete_context, help="Context of the kubeconfig. Default: the one in use."
         ),

@@ -28,7 +28,8 @@ Examples:
 
 \b
 The frontends of a pipeline are summed. Times are of the interval's
-requests, estimated from the buckets of /metrics. Exit codes: 0 well, 1 nothing could be read, 130 interrupted.
+requests, estimated from the buckets of /metrics. Exit codes: 0 well,
+1 nothing could be read, 130 interrupted.
 """
 
 

@@ -17,7 +17,7 @@ EPILOG = """\b
 Examples:
   dynamo explain 9b1f6d0c                         any frontend of this machine
   dynamo explain 9b1f6d0c http://localhost:8000   that one
-  dynamo explain 9b1f6d0c --pipeline NAME         any frontend of one of a cluster
+  dynamo explain 9b1f6d0c --pipeline NAME         any frontend of a cluster's
   dynamo explain 9b1f6d0c -o json | jq .stages
 
 \b
