@@ -9,13 +9,13 @@ from __future__ import annotations
 import importlib
 import io
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from dynamo.cli.ctrl_c import leave_on_ctrl_c
 from dynamo.cli.help_text import folded
 
 if TYPE_CHECKING:
@@ -197,7 +197,6 @@ def run(words: tuple[str, ...]) -> None:
     """Chat with or serve one model: the same as dynamo-run."""
     from dynamo.cli.run.main import main as run_main
 
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     run_main(list(words))
 
 
@@ -215,15 +214,6 @@ def _version(context: click.Context, given: bool) -> None:
 
         click.echo(installed_version())
         context.exit()
-
-
-def leave_on_ctrl_c() -> None:
-    """Let Ctrl-C end us here and now, until a command handles it.
-
-    A KeyboardInterrupt could be swallowed where an import runs callbacks, and would be lost.
-    """
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, lambda *_: os._exit(130))
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import click
 
+from dynamo.cli.ctrl_c import interrupt_on_ctrl_c, leave_on_ctrl_c
 from dynamo.cli.help_text import folded
 from dynamo.cli.run.grammar import DEFAULTS, ENGINES, CommandError, Words, decide, split
 from dynamo.cli.run.legacy_flags import FORMER, GROUPS
@@ -128,6 +129,7 @@ def _sides(words: Words) -> str:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the console script."""
+    leave_on_ctrl_c()
     if "_DYNAMO_RUN_COMPLETE" in os.environ:
         from dynamo.cli.run.completion import complete
 
@@ -162,6 +164,7 @@ def _start(understood: Run) -> int:
         from dynamo.cli.run import session
     except ModuleNotFoundError as error:  # installed without what it composes
         return _incomplete(error)
+    interrupt_on_ctrl_c()
     for sentence in notices(understood.roles, understood.settings, understood.model):
         print(f"note: {sentence}", file=sys.stderr)
     try:
