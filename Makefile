@@ -15,6 +15,8 @@ CLIENTS ?= .venv-clients
 CLIENTS_READY := $(addprefix $(CLIENTS)/,$(addsuffix /.ready,sdks aider node))
 # The theme draws diagrams with mermaid 11; the site carries it, so that a page asks no foreign host.
 MERMAID := 11.16.0
+# Looks for what keeps people with screen readers out of the console.
+AXE := 4.11.0
 # vLLM warns of variables that begin with its name and that it does not know.
 unexport VLLM_VENV
 # More than the cores of a small machine: tests that start programs mostly wait. tests/order says who takes which.
@@ -81,7 +83,7 @@ docs: $(DOCS_VENV)/.ready ## the site, strictly, into build/site (ARGS=--serve s
 
 test-docs: docs $(VENV)/.dev ## open every page of the site and the console in Chromium: console, pictures, diagrams, width, foreign hosts
 	@PYTHONPATH=. $(DOCS_VENV)/bin/python -m docs.site.check_pages build/site --pictures build/pictures
-	@PYTHONPATH=. $(DOCS_VENV)/bin/python -m docs.site.check_console $(BIN)/dynamo-run --pictures build/pictures
+	@PYTHONPATH=. $(DOCS_VENV)/bin/python -m docs.site.check_console $(BIN)/dynamo --pictures build/pictures --axe $(DOCS_VENV)/axe.min.js
 
 lock: $(VENV)/.dev ## resolve constraints.txt again within pyproject.toml's bounds (ARGS=--upgrade: newest versions)
 	@$(PIP) --quiet uv && $(BIN)/uv pip compile pyproject.toml -o constraints.txt $(LOCK) $(ARGS)
@@ -137,12 +139,14 @@ $(VENV)/.dev: $(VENV)/.pip pyproject.toml constraints.txt
 	@echo "Installing dynamo-pipelines and its development tools ..."
 	@$(PIP) --quiet -c constraints.txt --group dev -e '.[frontend,worker,operator,cli,cluster,fastokens,quickstart,mistralrs,zmq]' && touch $@ $(VENV)/.quickstart
 
-$(DOCS_VENV)/.ready: docs/site/requirements.txt docs/site/mermaid.sha256
+$(DOCS_VENV)/.ready: docs/site/requirements.txt docs/site/mermaid.sha256 docs/site/axe.sha256
 	@echo "Making a Python environment with MkDocs in $(DOCS_VENV) ..."
 	@test -x $(DOCS_VENV)/bin/python || $(PYTHON) -m venv $(DOCS_VENV)
 	@$(DOCS_VENV)/bin/python -m pip install --disable-pip-version-check --quiet -r docs/site/requirements.txt
 	@cd $(DOCS_VENV) && npm pack --silent mermaid@$(MERMAID) >/dev/null && tar -xzf mermaid-$(MERMAID).tgz package/dist/mermaid.min.js \
-	&& mv package/dist/mermaid.min.js . && sha256sum --quiet --check ../docs/site/mermaid.sha256 && touch .ready
+	&& mv package/dist/mermaid.min.js . && sha256sum --quiet --check ../docs/site/mermaid.sha256
+	@cd $(DOCS_VENV) && npm pack --silent axe-core@$(AXE) >/dev/null && tar -xzf axe-core-$(AXE).tgz package/axe.min.js \
+	&& mv package/axe.min.js . && sha256sum --quiet --check ../docs/site/axe.sha256 && touch .ready
 
 $(VLLM_VENV)/.ready: tests_vllm/requirements.txt pyproject.toml
 	@echo "Making a Python environment with vLLM for CPUs in $(VLLM_VENV) (about 5 GB, once) ..."

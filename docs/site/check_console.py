@@ -1,7 +1,7 @@
-"""Drives the console in Chromium by keyboard, over a frontend with a simulated model: `make test-docs`.
+"""Drives the console in Chromium by keyboard, over a pipeline of simulated models: `make test-docs`.
 
-It sends a message, reads the figures of the answer, stops a long one, and looks at the table of workers.
-`--pictures FOLDER` keeps what was seen: dark, light, and as narrow as a telephone.
+It sends a message, stops a long answer, compares two models, follows a worker's death on the picture of routing, and
+has axe look at the page. Names and words are hostile. `--pictures FOLDER` keeps what was seen; the documents show it.
 """
 
 from __future__ import annotations
@@ -10,31 +10,94 @@ import argparse
 import base64
 import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from docs.site.check_pages import WIDTH, Browser, browser
 
-SECONDS: Final = 20.0
+SECONDS: Final = 60.0
 LOOKS: Final = (("dark", 1280, "dark"), ("light", 1280, "light"), ("phone", WIDTH, "light"))
+HOSTILE: Final = "<img src=x onerror=hostile=1>"
+MOST_BYTES: Final = 300_000
+MOST_PAINT_MS: Final = 1000.0
+TRIES: Final = 5
+PIPELINES: Final = """
+apiVersion: dynamo.dev/v1alpha1
+kind: DynamoPipeline
+metadata: {name: demo}
+spec:
+  namespace: shown
+  model: {name: demo}
+  frontend: {router: {mode: kv}}
+  components: [{engine: mocker, replicas: 3}]
+---
+apiVersion: dynamo.dev/v1alpha1
+kind: DynamoPipeline
+metadata: {name: parrot}
+spec:
+  namespace: shown
+  model: {name: "SECOND"}
+  frontend: {port: 8001}
+  components: [{engine: echo_core}]
+"""
+AXE: Final = """axe.run(document, {resultTypes: ['violations']}).then(found => JSON.stringify(
+  found.violations.filter(v => ['serious', 'critical'].includes(v.impact))
+    .map(v => v.id + ': ' + v.nodes.map(n => n.target.join(' ')).slice(0, 5).join(', '))))"""
+
+
+class Pipelines:
+    """Pipelines that `dynamo up` runs; `dynamo ps` says where they are."""
+
+    def __init__(self, program: str, environment: dict[str, str]) -> None:
+        self._words, self._environment = [program, "ps", "-o", "json"], environment
+
+    def runs(self) -> list[dict[str, Any]]:
+        """Return what is up."""
+        told = subprocess.run(self._words, capture_output=True, env=self._environment, timeout=SECONDS, check=False)
+        runs: list[dict[str, Any]] = json.loads(told.stdout or b"[]") if told.returncode == 0 else []
+        return runs
+
+    def url(self) -> str:
+        """Return the address of the first one's frontend, once it serves."""
+        return str(_until("it serves", lambda: next((r["url"] for r in self.runs() if r["pipeline"] == "demo"), "")))
+
+    def kill_a_worker(self) -> None:
+        """Kill a worker of the first pipeline without a warning."""
+        parts = next(run["parts"] for run in self.runs() if run["pipeline"] == "demo")
+        os.kill(next(part["pid"] for part in parts if part["kind"] == "worker"), signal.SIGKILL)
 
 
 @contextlib.contextmanager
-def served(program: str) -> Iterator[str]:
-    """Serve a simulated model, and yield its address."""
-    words = [program, "in=http", "out=mocker", "--model-name", "demo", "--http-port", "0"]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    try:
-        assert process.stdout is not None
-        line = next((line for line in process.stdout if line.startswith("ready ")), "")
-        yield str(json.loads(line.removeprefix("ready "))["url"])
-    finally:
-        process.terminate()
-        process.wait(SECONDS)
+def served(program: str, second: str) -> Iterator[Pipelines]:
+    """Serve both pipelines, with a home of their own."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "pipelines.yaml"
+        file.write_text(PIPELINES.replace("SECOND", second))
+        environment = {**os.environ, "XDG_STATE_HOME": folder, "HOME": folder}
+        words = [program, "up", str(file), "--http-port", "0"]
+        process = subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            yield Pipelines(program, environment)
+        finally:
+            process.terminate()
+            process.wait(SECONDS)
+
+
+def _until(what: str, check: Callable[[], Any]) -> Any:
+    end = time.monotonic() + SECONDS
+    while not (value := check()):
+        if time.monotonic() > end:
+            raise TimeoutError(what)
+        time.sleep(0.1)
+    return value
 
 
 class Console:
@@ -43,27 +106,35 @@ class Console:
     def __init__(self, tab: Browser) -> None:
         self._tab = tab
 
-    def said(self, expression: str) -> Any:
+    def said(self, expression: str, *, awaited: bool = False) -> Any:
         """Return what the page says of an expression."""
-        return self._tab.call("Runtime.evaluate", expression=expression, returnByValue=True)["result"].get("value")
+        answer = self._tab.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=awaited)
+        return answer["result"].get("value")
 
     def until(self, what: str, expression: str) -> None:
         """Wait until an expression is true; `TimeoutError` says what was waited for."""
-        end = time.monotonic() + SECONDS
-        while not self.said(expression):
-            if time.monotonic() > end:
-                raise TimeoutError(f"the console: {what}; the page shows {self.said('document.body.innerText')}")
-            time.sleep(0.05)
+        try:
+            _until(what, lambda: self.said(expression))
+        except TimeoutError:
+            raise TimeoutError(f"the console: {what}; the page shows {self.said('document.body.innerText')}") from None
 
     def write(self, text: str) -> None:
         """Type a text where the focus is."""
         self._tab.call("Input.insertText", text=text)
 
-    def press(self, key: str, code: int) -> None:
+    def press(self, key: str, code: int, text: str = "") -> None:
         """Press a key where the focus is."""
-        about = {"key": key, "code": key, "windowsVirtualKeyCode": code}
-        self._tab.call("Input.dispatchKeyEvent", type="rawKeyDown", **about)
+        about = {"key": key, "code": "Space" if key == " " else key, "windowsVirtualKeyCode": code}
+        self._tab.call("Input.dispatchKeyEvent", type="keyDown" if text else "rawKeyDown", text=text, **about)
         self._tab.call("Input.dispatchKeyEvent", type="keyUp", **about)
+
+    def tab_to(self, element: str) -> None:
+        """Press Tab until an element has the focus."""
+        for _ in range(60):
+            if self.said("document.activeElement.id") == element:
+                return
+            self.press("Tab", 9)
+        raise TimeoutError(f"the console: Tab doesn't reach {element}")
 
     def picture(self, path: Path, width: int, scheme: str) -> None:
         """Keep what is seen in a window of this width; it is no wider than that."""
@@ -72,48 +143,119 @@ class Console:
         self._tab.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
         wide = self.said("document.scrollingElement.scrollWidth")
         assert wide <= width, f"the console is {wide} pixels wide in a window of {width}"
-        seen = self._tab.call("Page.captureScreenshot", captureBeyondViewport=True)["data"]
+        seen = self._tab.call("Page.captureScreenshot", captureBeyondViewport=True, format="webp", quality=60)["data"]
         path.write_bytes(base64.b64decode(seen))
 
 
-def chat(tab: Browser, url: str) -> Console:
-    """Chat and stop by keyboard alone."""
+def open_quickly(tab: Browser, url: str) -> Console:
+    """Open the page until it paints within the bound; a machine that is busy with other work gets some tries."""
     console = Console(tab)
-    tab.open(f"{url}/")
-    console.until("the model is there", "document.getElementById('model').value == 'demo'")
-    console.until("the worker is ready", "document.getElementById('workers').innerText.includes('ready')")
-    console.said("document.getElementById('prompt').focus()")
-    console.write("Hello <b>there</b>")
+    paints: list[float] = []
+    for _ in range(TRIES):
+        tab.open(f"{url}/")
+        first = "(performance.getEntriesByName('first-contentful-paint')[0] || {startTime: 0}).startTime"
+        console.until("it paints", first)
+        paints.append(console.said(first))
+        if paints[-1] < MOST_PAINT_MS:
+            break
+    sizes = [event["params"]["encodedDataLength"] for event in tab.events if event["method"] == LOADED]
+    print(f"first paint {paints[-1]:.0f} ms, {sum(sizes)} bytes in {len(sizes)} files")
+    assert paints[-1] < MOST_PAINT_MS, f"first paint after {paints} ms"
+    assert 0 < sum(sizes) < MOST_BYTES, f"the page has {sum(sizes)} bytes"
+    console.until("the models are there", "document.getElementById('model-a').options.length == 2")
+    console.until("the workers are ready", "document.querySelectorAll('#workers .good').length == 4")
+    return console
+
+
+LOUD: Final = ("Runtime.exceptionThrown", "Log.entryAdded")
+LOADED: Final = "Network.loadingFinished"
+FIGURES: Final = (
+    "/TTFT \\d+ ms · \\d+ tokens · [\\d.]+ tokens.s/.test(document.getElementById('figures-%s').textContent)"
+)
+
+
+def chat(console: Console) -> None:
+    """Chat and stop by keyboard alone."""
+    console.said("document.getElementById('model-a').focus()")
+    console.press("d", 68, "d")
+    console.until("the model is chosen", "document.getElementById('model-a').value == 'demo'")
+    console.tab_to("prompt")
+    console.write("Hello <b>there</b> " * 20)
     console.press("Enter", 13)
-    ended = "/TTFT \\d+ ms · \\d+ tokens · [\\d.]+ tokens.s/.test(document.getElementById('figures').textContent)"
-    console.until("an answer ends with its figures", ended)
-    assert console.said("document.querySelector('#log b')") is None, "a message became HTML"
+    console.until("an answer ends with its figures", FIGURES % "a")
+    assert console.said("document.querySelector('#log-a b')") is None, "a message became HTML"
     console.said("document.getElementById('max-tokens').value = 100000")
     console.write("A long one")
     console.press("Enter", 13)
-    console.until("tokens come", "document.querySelector('#log article:last-child .text:not(.thought)').textContent")
+    console.until("tokens come", "document.querySelector('#log-a article:last-child .text:not(.thought)').textContent")
     console.press("Escape", 27)
-    console.until("Escape stops it", "document.getElementById('figures').textContent.endsWith('stopped')")
+    console.until("Escape stops it", "document.getElementById('figures-a').textContent.endsWith('stopped')")
     assert console.said("document.activeElement.id") == "prompt", "the focus left the message"
     idle = "[...document.querySelectorAll('#workers tr')].every(row => row.cells[3].textContent == '0')"
     console.until("the worker is idle again", idle)
-    return console
+    console.said("document.getElementById('max-tokens').value = 64")
+
+
+def compare(console: Console, second: str) -> None:
+    """Ask two models at once; the name of one is hostile, and it repeats what it is told."""
+    console.tab_to("compare")
+    console.press(" ", 32, " ")
+    console.until("there are two panes", "!document.getElementById('pane-b').hidden")
+    other = f"document.getElementById('model-b').value == {json.dumps(second)}"
+    console.until("the second is another model", other)
+    console.said("document.getElementById('prompt').focus()")
+    console.write("<script>hostile = 1</script><i>again</i>")
+    console.press("Enter", 13)
+    console.until("the first has answered", FIGURES % "a")
+    console.until("the second has answered", FIGURES % "b")
+    echoed = "document.querySelector('#log-b article:last-child .text:not(.thought)').textContent"
+    console.until("it repeats what it was told", f"{echoed}.includes('<i>again</i>')")
+    made = "document.querySelectorAll('main i, main script, main img').length"
+    assert console.said(made) == 0, "words became elements"
+    assert console.said("typeof hostile") == "undefined", "words were run"
+
+
+def lose_a_worker(console: Console, pipelines: Pipelines) -> None:
+    """Follow a worker's death on the picture, in words, and in the table: another one takes its place."""
+    console.until("choices are shown", "/cost/.test(document.getElementById('routes').textContent)")
+    pipelines.kill_a_worker()
+    console.until("the picture shows a worker as gone", "document.querySelector('#picture .worker.gone') !== null")
+    console.until("it is said", "/is gone|is away/.test(document.getElementById('news').textContent)")
+    restarted = "[...document.querySelectorAll('#workers tr')].some(row => row.cells[8].textContent == '1')"
+    console.until("its place is taken", restarted)
+
+
+def problems(events: Sequence[dict[str, Any]], url: str) -> list[str]:
+    """Return what went wrong in the page, in sentences."""
+    loud = [str(event["params"]) for event in events if event["method"] in LOUD]
+    asked = [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]
+    hosts = {"", urlsplit(url).netloc}
+    return loud + [f"it asks a foreign host: {other}" for other in asked if urlsplit(other).netloc not in hosts]
 
 
 def main() -> None:
     """Look at the console; exit 1 where its page has an error."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("program", help="dynamo-run")
+    parser.add_argument("program", help="dynamo")
     parser.add_argument("--pictures", type=Path, required=True)
+    parser.add_argument("--second", default=HOSTILE, help="name of the second model; a milder one for the documents")
+    parser.add_argument("--axe", type=Path, required=True, help="axe.min.js")
     args = parser.parse_args()
     args.pictures.mkdir(parents=True, exist_ok=True)
-    with served(args.program) as url, browser() as tab:
-        console = chat(tab, url)
+    with served(args.program, args.second) as pipelines, browser() as tab:
+        url = pipelines.url()
+        console = open_quickly(tab, url)
+        chat(console)
+        compare(console, args.second)
+        console.said(args.axe.read_text() + ";undefined")
         for name, width, scheme in LOOKS:
-            console.picture(args.pictures / f"console-{name}.png", width, scheme)
-        loud = [event for event in tab.events if event["method"] in ("Runtime.exceptionThrown", "Log.entryAdded")]
-    if loud:
-        sys.exit(f"the console's page has errors: {loud}")
+            console.picture(args.pictures / f"console-{name}.webp", width, scheme)
+            found = json.loads(console.said(AXE, awaited=True))
+            assert not found, f"axe, {name}: {found}"
+        lose_a_worker(console, pipelines)
+        wrong = problems(tab.events, url)
+    if wrong:
+        sys.exit(f"the console's page has errors: {wrong}")
 
 
 if __name__ == "__main__":

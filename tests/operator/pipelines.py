@@ -69,6 +69,7 @@ FULL: Spec = {
         "router": {"mode": "kv", "prefillLoadScale": 3, "temperature": 0.5, "useKvEvents": False},
         "migrationLimit": 3,
         "workerWaitTimeoutSeconds": 1.5,
+        "console": False,
         "service": {"type": "LoadBalancer", "annotations": {"a": "b"}},
         "ingress": {
             "host": "llama.example.org",

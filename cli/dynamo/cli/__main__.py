@@ -1,6 +1,6 @@
 """`python -m dynamo.cli`."""
 
-from dynamo.cli.main import main
+from dynamo.cli.start import dynamo
 
 if __name__ == "__main__":
-    main()
+    dynamo()

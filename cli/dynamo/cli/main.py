@@ -9,12 +9,14 @@ from __future__ import annotations
 import importlib
 import io
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+
+from dynamo.cli.ctrl_c import leave_on_ctrl_c
+from dynamo.cli.help_text import folded
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -79,7 +81,9 @@ On a Kubernetes cluster:
   dynamo status -A                        what is there
   dynamo get-url NAME --port-forward      a port of this machine
 
-`dynamo COMMAND --help` explains a command. Where to begin: docs/get-started/laptop.md.
+\b
+`dynamo COMMAND --help` explains a command. Where to begin:
+docs/get-started/laptop.md.
 """
 
 
@@ -95,6 +99,14 @@ _ELSEWHERE: Final = {
 """What other programs call things."""
 
 _HELP: Final = ["-h", "--help"]
+
+
+def _version_option(*, hidden: bool = False) -> click.Option:
+    """Return the option that every command has, though only the first help tells of it."""
+    return click.Option(
+        ["-V", "--version"], is_flag=True, is_eager=True, expose_value=False, help="Print the version.",
+        callback=lambda ctx, _, given: _version(ctx, given), hidden=hidden,
+    )  # fmt: skip
 
 
 class LazyGroup(click.Group):
@@ -128,6 +140,9 @@ class LazyGroup(click.Group):
         # Its own: click keeps a command's help option from the first context, which may be one without this group.
         command.context_settings.setdefault("help_option_names", _HELP)
         command.short_help = sentence
+        command.epilog = folded(command.epilog or "")
+        if not isinstance(command, _Passing) and not any("-V" in param.opts for param in command.params):
+            command.params.append(_version_option(hidden=True))
         return command
 
     def resolve_command(
@@ -137,8 +152,8 @@ class LazyGroup(click.Group):
         if name and not name.startswith("-") and name not in _COMMANDS:
             import difflib
 
-            close = difflib.get_close_matches(name, _COMMANDS, n=1)
-            meant = f" Did you mean {close[0]}?" if close else ""
+            close = difflib.get_close_matches(name, [*_COMMANDS, *_ELSEWHERE], n=1)
+            meant = f" Did you mean {_ELSEWHERE.get(close[0], close[0])}?" if close else ""
             meant = f" Here it is: {_ELSEWHERE[name]}" if name in _ELSEWHERE else meant
             ctx.fail(f"There is no command {name!r}.{meant}")
         return super().resolve_command(ctx, args)
@@ -146,13 +161,10 @@ class LazyGroup(click.Group):
 
 @click.group(
     cls=LazyGroup,
-    epilog=EPILOG,
-    context_settings={"help_option_names": _HELP, "max_content_width": 100},
+    epilog=folded(EPILOG),
+    params=[_version_option()],
+    context_settings={"help_option_names": _HELP},
 )
-@click.option(
-    "-V", "--version", is_flag=True, is_eager=True, expose_value=False, help="Print the version.",
-    callback=lambda ctx, _, given: _version(ctx, given),
-)  # fmt: skip
 def dynamo() -> None:
     """Serve large language models: on this machine, or on a Kubernetes cluster.
 
@@ -185,7 +197,6 @@ def run(words: tuple[str, ...]) -> None:
     """Chat with or serve one model: the same as dynamo-run."""
     from dynamo.cli.run.main import main as run_main
 
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     run_main(list(words))
 
 
@@ -203,15 +214,6 @@ def _version(context: click.Context, given: bool) -> None:
 
         click.echo(installed_version())
         context.exit()
-
-
-def leave_on_ctrl_c() -> None:
-    """Let Ctrl-C end us here and now, until a command handles it.
-
-    A KeyboardInterrupt could be swallowed where an import runs callbacks, and would be lost.
-    """
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, lambda *_: os._exit(130))
 
 
 def main(argv: Sequence[str] | None = None) -> None:

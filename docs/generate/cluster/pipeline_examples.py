@@ -41,6 +41,7 @@ _FRONTEND: Final[Mapping[str, Any]] = {
     "router.busyThreshold": 0.9,
     "migrationLimit": 3,
     "workerWaitTimeoutSeconds": 30,
+    "console": False,
     "service.type": "LoadBalancer",
     "service.annotations": {"example.com/owner": "team-a"},
     "ingress.host": "qwen.example.com",

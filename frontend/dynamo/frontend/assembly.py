@@ -10,6 +10,10 @@ from collections.abc import AsyncIterator
 from functools import partial
 from typing import Literal, cast
 
+from dynamo.frontend.console.feed import ConsoleFeed
+from dynamo.frontend.console.paths import is_served
+from dynamo.frontend.console.restarts import Restarts
+from dynamo.frontend.console.snapshot import snapshot
 from dynamo.frontend.generation.load_gauges import worker_gauges
 from dynamo.frontend.generation.token_timeouts import TokenWatch, period
 from dynamo.frontend.http.api_keys import ApiKeys
@@ -21,6 +25,7 @@ from dynamo.frontend.limits.memory import keep_large_blocks_apart
 from dynamo.frontend.limits.request_threads import RequestThreads
 from dynamo.frontend.metrics import Metrics
 from dynamo.frontend.request_log.log import RequestLog
+from dynamo.frontend.request_log.placements import RecentPlacements
 from dynamo.frontend.responses.pings import Pings
 from dynamo.frontend.responses.stream import BatchWriter
 from dynamo.frontend.routing.busy_thresholds import BusyThresholds
@@ -49,7 +54,9 @@ async def frontend(runtime: DistributedRuntime, settings: FrontendSettings) -> A
     """Build the parts of a frontend over a runtime, listening to its registry."""
     view = await runtime.registry.watch(watched(settings), "frontend")
     servers: list[RunningServer] = []
-    metrics = Metrics(lambda: float(sum(server.running for server in servers)))
+    recent, restarts = RecentPlacements(), Restarts(time.monotonic)
+    live: list[ConsoleFeed] = []
+    metrics = Metrics(lambda: float(sum(server.running for server in servers) - sum(map(len, live))))
     watcher = _watcher(runtime, view, metrics, settings)
     metrics.of_workers = partial(worker_gauges, watcher.pool)
     watch = _watch(settings, metrics)
@@ -66,9 +73,13 @@ async def frontend(runtime: DistributedRuntime, settings: FrontendSettings) -> A
         request_log=RequestLog(settings.request_log_size) if settings.request_log_size else None,
         connected=lambda: runtime.bus.connected, bodies=BodyBudget(settings.body_budget, metrics.rejected),
         threads=RequestThreads(refused=metrics.rejected), stored=_stored(runtime, settings),
-        images=ImageLoader.of(settings.images, metrics.rejected),
+        images=ImageLoader.of(settings.images, metrics.rejected), recent=recent, restarts_of=restarts.of,
     )  # fmt: skip
+    if is_served(settings.access):
+        live.append(ConsoleFeed(partial(_snapshot, services), recent))
+        services.live = live[0]
     stop_listening, pings = view.listen(watcher), Pings(services.answers)
+    stop_counting = view.listen(restarts)
     try:
         if namespace := watched(settings):
             await runtime.caller.listen(namespace)
@@ -79,6 +90,7 @@ async def frontend(runtime: DistributedRuntime, settings: FrontendSettings) -> A
         yield services
     finally:
         stop_listening()
+        stop_counting()
         pings.stop()
         if watch is not None:
             watch.stop()
@@ -87,6 +99,11 @@ async def frontend(runtime: DistributedRuntime, settings: FrontendSettings) -> A
         if services.stored is not None:
             await services.stored.background.close()
         await watcher.stop()
+
+
+def _snapshot(services: Services) -> bytes:
+    """Return what the console shows now."""
+    return snapshot(services.pool, services.restarts_of, services.connected(), services.recent.latest())
 
 
 def _watcher(

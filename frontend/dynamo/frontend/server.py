@@ -150,6 +150,8 @@ async def _leave(
     grace = services.settings.graceful_shutdown_timeout_secs
     log.info("leaving: accepting for %g s or until none come, then %g s to end", accept, grace)
     services.lifecycle.draining = True
+    if services.live is not None:
+        services.live.close()
     http.drain()
     await _unless(leaving.now, _accept(servers, accept))
     give_up = cache(partial(_give_up, services, grace))  # once, whichever server asks first

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Final, Protocol
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -19,11 +19,13 @@ from dynamo.frontend.limits.concurrency_limits import ConcurrencyLimiter
 from dynamo.frontend.limits.request_threads import RequestThreads
 from dynamo.frontend.metrics import Metrics
 from dynamo.frontend.request_log.log import RequestLog
+from dynamo.frontend.request_log.placements import RecentPlacements
 from dynamo.frontend.responses.stream import BatchWriter
 from dynamo.frontend.routing.model_pool import ModelPool
 from dynamo.frontend.settings import FrontendSettings
 from dynamo.frontend.stored.directory import ResponseDirectory
 from dynamo.frontend.validation.unknown_fields import IgnoredFields
+from dynamo.runtime.names import InstanceKey
 from dynamo.runtime.process.tracing import Tracing
 
 MOST_ECHOED: Final = 64 << 20
@@ -50,6 +52,22 @@ class RunningServer(Protocol):
 
     async def stop(self, grace: float, give_up: Callable[[], None]) -> bool:
         """Let running requests end within `grace`; True where all did."""
+
+
+class LiveView(Protocol):
+    """Streams of what the console shows (`console/feed.py`)."""
+
+    def __len__(self) -> int:
+        """Return how many look."""
+
+    def enter(self, caller: bytes, abort: Callable[[], None]) -> Any:
+        """Let a viewer in; raises the `ApiError` for one too many."""
+
+    def events(self, viewer: Any) -> AsyncIterator[bytes]:
+        """Yield what a viewer is sent."""
+
+    def close(self) -> None:
+        """Let all viewers go, and take no other."""
 
 
 class Lifecycle(msgspec.Struct):
@@ -85,6 +103,12 @@ class Services(msgspec.Struct):
     """There where responses are kept."""
     request_log: RequestLog | None = None
     """There where ended requests can be explained."""
+    recent: RecentPlacements = msgspec.field(default_factory=RecentPlacements)
+    """What the console shows of routing, while somebody looks."""
+    live: LiveView | None = None
+    """There where the console is served."""
+    restarts_of: Callable[[InstanceKey], int] = lambda _: 0
+    """How often a worker was started anew."""
     tracing: Tracing | None = None
     """There where traces are asked for."""
     connected: Callable[[], bool] = lambda: True
@@ -95,6 +119,11 @@ class Services(msgspec.Struct):
     """Those under way."""
     servers: list[RunningServer] = msgspec.field(default_factory=list)
     """Those that listen."""
+
+    @property
+    def recent_placements(self) -> RecentPlacements | None:
+        """Return what keeps the choices of workers; None while nobody looks."""
+        return self.recent if self.recent.watched else None
 
     def request_images(self) -> RequestImages:
         """Return what loads the images of one request."""

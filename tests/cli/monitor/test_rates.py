@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynamo.cli.monitor.load import ModelLoad, WorkerLoad
+from dynamo.cli.local.state import PartState, RunState
+from dynamo.cli.monitor.load import ModelLoad, WorkerList, WorkerLoad, merged
 from dynamo.cli.monitor.rates import _WANTED, Scrape, load_between, parse, quantile
+from dynamo.cli.monitor.targets import urls_of
 from dynamo.cli.monitor.view import lines
 from dynamo.frontend.metrics import Metrics
 
@@ -33,7 +35,7 @@ def exposition(requests: int, seconds: float, failed: int = 0) -> str:
 def test_rates_and_times_are_of_the_interval() -> None:
     """Not of all that was before."""
     before, after = parse(exposition(10, 3.0), 100.0), parse(exposition(30, 3.0, failed=4), 102.0)
-    (model,) = load_between(before, after)
+    (model,) = load_between([(before, after)])
     assert (model.model, model.ready, model.in_flight) == ("m", True, 3)
     assert (model.requests, model.tokens, model.failed) == (12.0, 100.0, 2.0)
     assert model.ttft_p50 is not None
@@ -44,13 +46,13 @@ def test_rates_and_times_are_of_the_interval() -> None:
 
 def test_nothing_happened() -> None:
     """Rates are zero, times unknown."""
-    (model,) = load_between(parse(exposition(5, 1.0), 1.0), parse(exposition(5, 1.0), 2.0))
+    (model,) = load_between([(parse(exposition(5, 1.0), 1.0), parse(exposition(5, 1.0), 2.0))])
     assert (model.requests, model.tokens, model.ttft_p50, model.itl_p50) == (0, 0, None, None)
 
 
 def test_a_frontend_that_began_anew() -> None:
     """Counters that are lower count from zero, never below."""
-    (model,) = load_between(parse(exposition(50, 1.0), 1.0), parse(exposition(4, 1.0), 2.0))
+    (model,) = load_between([(parse(exposition(50, 1.0), 1.0), parse(exposition(4, 1.0), 2.0))])
     assert (model.requests, model.tokens) == (5.0, 40.0)  # the cancelled one is a request
 
 
@@ -91,7 +93,7 @@ def test_whatever_is_written_is_read_or_refused(text: str, name: str) -> None:
     """Never another exception than `ValueError`, and what is read has a load."""
     with suppress(ValueError):
         scrape = parse(f'{name}{text}\n{name}{{model="m",le="{text}"}} 1\n', 1.0)
-        for load in load_between(Scrape(0.0), scrape):
+        for load in load_between([(Scrape(0.0), scrape)]):
             assert lines([load], [], 0)
 
 
@@ -107,3 +109,37 @@ def test_lines_fit_and_names_of_strangers_move_no_terminal() -> None:
     assert all(len(line) <= 80 and line.isprintable() for line in text), text
     assert "8 workers more" in text[-1]
     assert "no model" in lines([], [], 0)[0]
+
+
+def test_several_frontends_are_summed() -> None:
+    """Rates add up, each over its own time; quantiles are those of all requests; one that began anew counts from 0."""
+    quick = (parse(exposition(10, 0.05), 0.0), parse(exposition(110, 0.05), 10.0))
+    slow = (parse(exposition(50, 3.0), 0.0), parse(exposition(19, 3.0), 2.0))
+    (model,) = load_between([quick, slow])
+    assert (model.requests, model.in_flight) == (10.0 + 10.0, 6)  # the cancelled one is a request
+    assert model.ttft_p50 is not None
+    assert model.ttft_p95 is not None
+    assert model.ttft_p50 < 0.1 < 1 < model.ttft_p95
+    assert load_between([]) == []
+
+
+def test_workers_of_several_frontends_are_one_list() -> None:
+    """In flight is what all have there; what a worker says of itself counts once."""
+    first = WorkerLoad("a", "m", "generate", "away", 2, 5, None, 0.25)
+    second = WorkerLoad("a", "m", "generate", "ready", 3, 4, 1, None)
+    other = WorkerLoad("b", "m", "generate", "ready", 1)
+    listed = merged([WorkerList([first], 3), WorkerList([second, other], 2), WorkerList()])
+    assert listed.workers == [WorkerLoad("a", "m", "generate", "ready", 5, 5, 1, 0.25), other]
+    assert listed.total == 4
+
+
+def test_all_frontends_of_a_run_are_asked() -> None:
+    """Each by its own port; the one that `up` names comes first, and only once."""
+    parts = [
+        PartState("frontend-0", "frontend", "frontend", "ready", 0.0, ports={"http": 8000, "system": 9000}),
+        PartState("frontend-1", "frontend", "frontend", "ready", 0.0, ports={"http": 8001}),
+        PartState("frontend-2", "frontend", "frontend", "starting", 0.0),
+        PartState("worker-0", "worker", "worker", "ready", 0.0, ports={"http": 1}),
+    ]
+    run = RunState("r", 1, 0.0, "f", "p", "n", "m", "http://127.0.0.1:8000", parts=parts)
+    assert urls_of(run) == ["http://127.0.0.1:8000", "http://127.0.0.1:8001"]

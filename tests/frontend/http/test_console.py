@@ -9,11 +9,12 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from dynamo.frontend.console.paths import wants_html
+from dynamo.frontend.console.paths import SCRIPTS, STYLE, wants_html
 
 BROWSER: Final = {"accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
-FILES: Final = ("/console/console.css", "/console/console.js")
+FILES: Final = (STYLE, *SCRIPTS)
 KEY: Final = "sk-of-the-console"
+KEPT: Final = r"(session|local)Storage|indexedDB|document\.cookie|location\.(hash|search)|caches\."
 POLICY: Final = {
     "default-src 'none'", "script-src 'self'", "style-src 'self'", "connect-src 'self'", "img-src 'self' data:",
     "frame-ancestors 'none'", "base-uri 'none'", "form-action 'none'",
@@ -65,6 +66,7 @@ def test_workers_have_state_and_load(served: Any) -> None:
     assert int(worker.pop("id"), 16) in served.instances()
     assert worker == {
         "model": "m", "role": "generate", "state": "ready", "in_flight": 0, "running": 0, "queue": 0, "kv_usage": None,
+        "cache_hits": None, "restarts": 0,
     }  # fmt: skip
 
 
@@ -98,6 +100,7 @@ def test_with_keys_only_the_page_is_there_without_one(make_site: Any, tmp_path: 
 
 
 def test_the_script_writes_text_only(served: Any) -> None:
-    """Answers of a model are text: nothing in the script makes HTML or code of a string."""
-    script = httpx.get(served.url + FILES[1]).text
-    assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|\beval\(|new Function|\.style\b", script)
+    """Answers of a model are text: no script makes HTML or code of a string, or keeps the key anywhere."""
+    scripts = [httpx.get(served.url + path).text for path in SCRIPTS]
+    for pattern in (r"innerHTML|outerHTML|insertAdjacent|document\.write|\beval\(|new Function|\.style\b", KEPT):
+        assert not [script for script in scripts if re.search(pattern, script)], pattern

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -14,6 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 from tests.frontend.conftest import Echo, Site
 from tests.frontend.routes.test_embeddings import Lengths
+from tests.waiting import eventually
 
 from dynamo.cli.main import dynamo
 from dynamo.runtime.errors import EngineShutdown
@@ -95,6 +98,41 @@ def test_a_worker_that_refuses_and_vectors(site: Site) -> None:
     answer = ask(site, {"model": "v", "input": "abcd"}, "/v1/embeddings")
     fields = explained(site, answer.headers["x-request-id"])
     assert (fields["stages"][-1]["name"], fields["prompt_tokens"]) == ("embed", 4)
+
+
+def test_a_wait_for_room_is_a_stage_and_adds_up(make_site: Callable[..., Site]) -> None:
+    """The stages are what the client saw, wait included, within 5 ms where nothing holds the machine up."""
+    site = make_site(router_mode="kv", router_queue_threshold=0.0)
+    engine, differences = Echo(), []
+
+    async def hold() -> None:
+        engine.hold = asyncio.Event()
+
+    site.worker(engine, figures={"max_num_batched_tokens": 64})
+    with httpx.Client(timeout=20) as client, ThreadPoolExecutor(2) as pool:
+
+        def timed() -> tuple[httpx.Response, float]:
+            began = time.perf_counter()
+            answer = client.post(f"{site.url}/v1/chat/completions", json=CHAT)
+            return answer, (time.perf_counter() - began) * 1000
+
+        client.get(f"{site.url}/live")
+        for _ in range(8):
+            site.run(hold())
+            running = pool.submit(ask, site, CHAT)
+            eventually("one runs", lambda: engine.running == 1, 10)
+            waiting = pool.submit(timed)
+            eventually("one waits", lambda: site.metric("router_queue_pending_requests") == 1, 10)
+            assert engine.hold is not None
+            site.call(engine.hold.set)
+            answer, took_ms = waiting.result(20)
+            running.result(20)
+            stages = explained(site, answer.headers["x-request-id"])["stages"]
+            differences.append(abs(sum(stage["took_ms"] for stage in stages) - took_ms))
+            names = [stage["name"] for stage in stages]
+            assert names == ["receive", "tokenize", "queue", "route", "prefill", "generate"]
+            assert stages[2]["took_ms"] > stages[3]["took_ms"]
+    assert min(differences) < 5, differences
 
 
 def explain(*words: str) -> Result:

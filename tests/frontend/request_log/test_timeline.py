@@ -13,6 +13,7 @@ from dynamo.frontend.request_log.log import (
     Placement,
     RequestLog,
     RequestRecord,
+    Wait,
     add_failure,
 )
 from dynamo.frontend.request_log.timeline import explain
@@ -47,6 +48,20 @@ def test_the_stages_of_a_stream_that_moved() -> None:
     assert "00000000000003" in explanation.stages[7].what
 
 
+def test_waits_are_stages_of_their_own() -> None:
+    """For a worker of the model, and for one with room; the choice is what is left, with the costs of others."""
+    placement = Placement(100.8, 1, False, 0, 2, 3.0, ((2, 4.5), (3, 5.0)))
+    events: tuple[Event, ...] = (Wait(100.1, 100.4, "none"), placement)
+    explanation = explain(record(ready=100.5, tokenized=100.45, admitted=100.7, events=events), 1, 9)
+    assert [(stage.name, round(stage.took_ms)) for stage in explanation.stages] == [
+        ("receive", 100), ("wait", 300), ("receive", 50), ("tokenize", 50), ("queue", 200), ("route", 100),
+        ("prefill", 200),
+    ]  # fmt: skip
+    assert [(other.worker[-1], other.cost) for other in explanation.stages[-1].others] == [("2", 4.5), ("3", 5.0)]
+    refused = explain(record(ready=100.5, status=503, error="queue_timeout"), 1, 9).stages
+    assert [stage.name for stage in refused] == ["receive", "queue"]
+
+
 def test_choices_that_begin_at_once_are_one_stage() -> None:
     """Each worker is named once."""
     events = tuple(Placement(100.5 + n / 1000, n % 2) for n in range(8))
@@ -62,6 +77,7 @@ TIMES = st.one_of(st.just(0.0), st.floats(100.0, 101.0))
     TIMES, TIMES, TIMES,
     st.lists(st.one_of(
         st.builds(Placement, st.floats(100, 101), st.integers(0, 9), st.booleans()),
+        st.builds(Wait, st.floats(100, 100.5), st.floats(100.5, 101), st.just("w")),
         st.builds(Failure, st.floats(100, 101), st.text(max_size=5)),
     ), max_size=9),
 )  # fmt: skip

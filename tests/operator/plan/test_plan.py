@@ -31,6 +31,7 @@ FULL = """
     workers: 2
     migrationLimit: 3
     workerWaitTimeoutSeconds: 1.5
+    console: false
     router: {mode: kv, prefillLoadScale: 0.5, temperature: 0.1, useKvEvents: false, busyThreshold: 0.8}
   components:
   - name: big
@@ -98,6 +99,7 @@ def test_every_field_reaches_its_process() -> None:
         2,
     )
     assert (frontend.router_mode, frontend.migration.limit, frontend.worker_wait_timeout_secs) == ("kv", 3, 1.5)
+    assert (frontend.access.console, FrontendSettings().access.console) == (False, True)
     assert (frontend.kv.overlap_score_weight, frontend.kv.temperature) == (0.5, 0.1)
     assert RouterSpec().prefill_load_scale == FrontendSettings().kv.overlap_score_weight  # what isn't passed on
     assert (frontend.kv.follow_events, frontend.thresholds.active_decode_blocks_threshold) == (False, 0.8)

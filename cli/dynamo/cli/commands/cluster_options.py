@@ -24,8 +24,10 @@ _TAB_SECONDS = 3.0
 EXIT_CODES = "Exit codes: 0 well, 1 failed, 2 usage, 130 interrupted."
 
 
-def cluster_options(namespace_help: str = "Namespace. Default: the context's.") -> Callable[[Command], Command]:
-    """Give a command `target`, made from --kubeconfig, --context and --namespace."""
+def cluster_options(
+    namespace_help: str = "Namespace. Default: the context's.", *, short: bool = True
+) -> Callable[[Command], Command]:
+    """Give a command `target`, made from --kubeconfig, --context and --namespace; `short`: -n means the last."""
 
     def decorate(command: Command) -> Command:
         @functools.wraps(command)
@@ -37,16 +39,17 @@ def cluster_options(namespace_help: str = "Namespace. Default: the context's.") 
             return command(*args, target=Target(kubeconfig, context, namespace), **kwargs)
 
         decorated: Any = with_target
-        for option in reversed(_options(namespace_help)):
+        for option in reversed(_options(namespace_help, short)):
             decorated = option(decorated)
         return decorated  # type: ignore[no-any-return]
 
     return decorate
 
 
-def _options(namespace_help: str) -> list[Callable[[Any], Any]]:
+def _options(namespace_help: str, short: bool) -> list[Callable[[Any], Any]]:
+    names = ("-n", "--namespace") if short else ("--namespace",)
     return [
-        click.option("-n", "--namespace", shell_complete=complete_namespace, help=namespace_help),
+        click.option(*names, shell_complete=complete_namespace, help=namespace_help),
         click.option(
             "--context", shell_complete=complete_context, help="Context of the kubeconfig. Default: the one in use."
         ),

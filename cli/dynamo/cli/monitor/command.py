@@ -12,23 +12,24 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from dynamo.cli.local.state import running, state_home
-from dynamo.cli.monitor.load import FrontendLoad
+from dynamo.cli.monitor.load import FrontendLoad, WorkerList, merged
+from dynamo.cli.monitor.targets import FrontendGroup, frontend_groups, pipeline_options
 
 if TYPE_CHECKING:
-    from dynamo.cli.monitor.frontend import Frontend
+    from dynamo.cli.cluster.client import Target
     from dynamo.cli.monitor.rates import Scrape
 
 EPILOG = """\b
 Examples:
   dynamo top                              all that is up on this machine
   dynamo top http://localhost:8000        one frontend
-  dynamo top "$(dynamo get-url NAME)"     one of a cluster
+  dynamo top --pipeline NAME              all frontends of one of a cluster
   dynamo top --once -o json | jq .models
 
 \b
-Times are of the interval's requests, estimated from the buckets of
-/metrics. Exit codes: 0 well, 1 nothing could be read, 130 interrupted.
+The frontends of a pipeline are summed. Times are of the interval's
+requests, estimated from the buckets of /metrics. Exit codes: 0 well,
+1 nothing could be read, 130 interrupted.
 """
 
 
@@ -43,9 +44,17 @@ Times are of the interval's requests, estimated from the buckets of
     "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Format."
 )
 @click.option("--key-env", default="OPENAI_API_KEY", show_default=True, help="Variable that holds the API key.")
-def top(url: str | None, interval: float, once: bool, output: str, key_env: str) -> None:
-    """Show models and workers with their load: all of this machine, or those of the frontend at URL."""
-    scrapers = [_Scraper(*known) for known in frontends(url, os.environ.get(key_env, "").strip())]
+@pipeline_options
+def top(
+    url: str | None, interval: float, once: bool, output: str, key_env: str, pipeline: str | None, target: Target
+) -> None:
+    """Show models and workers with their load: all of this machine, one URL's, or a pipeline's of a cluster."""
+    key = os.environ.get(key_env, "").strip()
+    with frontend_groups(url, key, pipeline, target) as groups:
+        _show([_Scraper(group) for group in groups], interval, once, output)
+
+
+def _show(scrapers: Sequence[_Scraper], interval: float, once: bool, output: str) -> None:
     live = sys.stdout.isatty()
     for scraper in scrapers:
         scraper.begin()
@@ -62,54 +71,49 @@ def top(url: str | None, interval: float, once: bool, output: str, key_env: str)
         sys.stdout.flush()
 
 
-def frontends(url: str | None, key: str) -> list[tuple[str, Frontend]]:
-    """Return the frontend at a URL, or those of this machine with their pipelines; raises where there are none."""
-    from dynamo.cli.load_test.client import api_url
-    from dynamo.cli.monitor.frontend import Frontend
-
-    if url is not None:
-        return [("", Frontend(api_url(url).removesuffix("/v1"), key))]
-    up = [run for run, alive in running(state_home(os.environ)) if alive]
-    serving = [run for run in up if run.url]
-    if up and not serving:
-        raise click.ClickException(f"{up[0].pipeline} is still starting: `dynamo ps` shows how far it is")
-    if not serving:
-        raise click.ClickException(
-            "nothing serves on this machine: start a pipeline with `dynamo up FILE`, or name a frontend by its URL"
-        )
-    return [(run.pipeline, Frontend(api_url(run.url).removesuffix("/v1"), key)) for run in serving]
-
-
 class _Scraper:
-    """One frontend, and the scrape before."""
+    """The frontends of one pipeline, and each one's scrape before."""
 
-    def __init__(self, pipeline: str, frontend: Frontend) -> None:
-        self._pipeline, self._frontend = pipeline, frontend
-        self._before: Scrape | None = None
+    def __init__(self, group: FrontendGroup) -> None:
+        self._group = group
+        self._before: dict[str, Scrape] = {}
 
     def begin(self) -> None:
         """Scrape for the first time; what can't be read yet is said by the next."""
-        from dynamo.cli.monitor.frontend import FrontendError
-
-        try:
-            self._before = self._frontend.scrape()
-        except FrontendError:
-            self._before = None
+        self._look()
 
     def next(self) -> FrontendLoad:
-        """Scrape again; return the load since the scrape before."""
-        from dynamo.cli.monitor.frontend import FrontendError
+        """Scrape again; return the load since the scrape before, of all that answer."""
         from dynamo.cli.monitor.rates import load_between
 
-        url = self._frontend.url
-        try:
-            now, listed = self._frontend.scrape(), self._frontend.workers()
-        except FrontendError as error:
-            self._before = None
-            return FrontendLoad(self._pipeline, url, error=str(error))
-        models = load_between(self._before or now, now)
-        self._before = now
-        return FrontendLoad(self._pipeline, url, models, listed.workers, listed.total)
+        before = self._before
+        scrapes, lists, problems = self._look()
+        pipeline, frontends = self._group.pipeline, self._group.frontends
+        url = frontends[0].url
+        if not scrapes:
+            return FrontendLoad(pipeline, url, error="\n".join(dict.fromkeys(problems)), frontends=len(frontends))
+        listed = merged(lists)
+        models = load_between([(before.get(name, scrape), scrape) for name, scrape in scrapes.items()])
+        return FrontendLoad(
+            pipeline, url, models, listed.workers, listed.total, frontends=len(frontends), unanswered=problems
+        )
+
+    def _look(self) -> tuple[dict[str, Scrape], list[WorkerList], list[str]]:
+        """Ask each for its metrics and its workers; return also why some don't answer."""
+        from dynamo.cli.monitor.frontend import FrontendError
+
+        scrapes: dict[str, Scrape] = {}
+        lists: list[WorkerList] = []
+        problems: list[str] = []
+        for frontend in self._group.frontends:
+            try:
+                scrapes[frontend.url] = frontend.scrape()
+                lists.append(frontend.workers())
+            except FrontendError as error:
+                scrapes.pop(frontend.url, None)
+                problems.append(str(error))
+        self._before = scrapes
+        return scrapes, lists, problems
 
 
 def _print(loads: Sequence[FrontendLoad], *, clear: bool) -> None:
@@ -119,8 +123,10 @@ def _print(loads: Sequence[FrontendLoad], *, clear: bool) -> None:
     text: list[str] = []
     for load in loads:
         text += [""] if text else []
-        text += [f"{load.pipeline}  {load.url}"] if load.pipeline else []
+        several = f" and {load.frontends - 1} more" if load.frontends > 1 else ""
+        text += [f"{load.pipeline}  {load.url}{several}"] if load.pipeline else []
         text += lines(load.models, load.workers, load.workers_total) if load.error is None else [visible(load.error)]
+        text += [f"without this frontend: {visible(why)}" for why in load.unanswered]
     if clear:
         size = shutil.get_terminal_size()
         room = max(3, size.lines - 1)

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import datetime
 import os
-from contextlib import closing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+from dynamo.cli.monitor.targets import frontend_groups, pipeline_options
+
+if TYPE_CHECKING:
+    from dynamo.cli.cluster.client import Target
 
 EPILOG = """\b
 Examples:
   dynamo explain 9b1f6d0c                         any frontend of this machine
   dynamo explain 9b1f6d0c http://localhost:8000   that one
+  dynamo explain 9b1f6d0c --pipeline NAME         any frontend of a cluster's
   dynamo explain 9b1f6d0c -o json | jq .stages
 
 \b
@@ -28,21 +33,21 @@ Frontends keep requests for ten minutes after their end. Exit codes: 0 found,
     "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Format."
 )
 @click.option("--key-env", default="OPENAI_API_KEY", show_default=True, help="Variable that holds the API key.")
-def explain(request_id: str, url: str | None, output: str, key_env: str) -> None:
+@pipeline_options
+def explain(request_id: str, url: str | None, output: str, key_env: str, pipeline: str | None, target: Target) -> None:
     """Say where the time of the request ID went: the answer's header x-request-id has it."""
-    from dynamo.cli.monitor.command import frontends
     from dynamo.cli.monitor.frontend import FrontendError
 
     problems: list[str] = []
-    for _, frontend in frontends(url, os.environ.get(key_env, "").strip()):
-        try:
-            with closing(frontend):
+    with frontend_groups(url, os.environ.get(key_env, "").strip(), pipeline, target) as groups:
+        for frontend in (frontend for group in groups for frontend in group.frontends):
+            try:
                 raw, explanation = frontend.request(request_id)
-        except FrontendError as error:
-            problems.append(str(error))
-            continue
-        click.echo(raw if output == "json" else "\n".join(_lines(explanation)))
-        return
+            except FrontendError as error:
+                problems.append(str(error))
+                continue
+            click.echo(raw if output == "json" else "\n".join(_lines(explanation)))
+            return
     raise click.ClickException("\n".join(dict.fromkeys(problems)))
 
 
@@ -65,7 +70,20 @@ def _lines(explanation: Any) -> list[str]:
         ),
         "",
         *table(rows),
+        *_rivals(explanation),
     ]
+
+
+def _rivals(explanation: Any) -> list[str]:
+    """Return a line for each worker that was not chosen, and at what cost."""
+    from dynamo.runtime.process.printable import visible
+
+    lines = [
+        visible(f"  {stage.name}: worker {other.worker} at cost {other.cost:.3f}")
+        for stage in explanation.stages
+        for other in stage.others
+    ]
+    return ["", "not chosen, the cheapest of them:", *lines] if lines else []
 
 
 def _time(ms: float) -> str:

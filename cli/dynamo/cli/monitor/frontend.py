@@ -11,8 +11,7 @@ import msgspec
 
 from dynamo.cli.monitor.load import WorkerList
 from dynamo.cli.monitor.rates import Scrape, parse
-from dynamo.frontend.console.paths import WORKERS
-from dynamo.frontend.http.guard import REQUESTS
+from dynamo.frontend.http.guard import REQUESTS, WORKERS
 from dynamo.frontend.request_log.timeline import Explanation
 from dynamo.runtime.process.printable import visible
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -66,29 +66,41 @@ def _add(scrape: Scrape, name: str, labels: Mapping[str, str], value: float) -> 
         scrape.values["failed", model] = scrape.values.get(("failed", model), 0.0) + value
 
 
-def load_between(before: Scrape, after: Scrape) -> list[ModelLoad]:
-    """Return the load of every model that the later scrape has."""
-    return [_load_of(model, before, after) for model in after.models()]
+Spans = Sequence[tuple[Scrape, Scrape]]
+"""Two scrapes of each frontend."""
 
 
-def _load_of(model: str, before: Scrape, after: Scrape) -> ModelLoad:
-    seconds = max(after.at - before.at, 1e-3)
-    requests, tokens, failed = (
-        _increase(before.values, after.values, (name, model)) / seconds for name in ("requests", "tokens", "failed")
+def load_between(spans: Spans) -> list[ModelLoad]:
+    """Return the load of every model that some frontend has now: the sum over all of them."""
+    return [_load_of(model, spans) for model in sorted({model for _, after in spans for model in after.models()})]
+
+
+def _load_of(model: str, spans: Spans) -> ModelLoad:
+    requests, tokens, failed = (_rate(spans, (name, model)) for name in ("requests", "tokens", "failed"))
+    ttft, itl = (_increases(spans, (name, model)) for name in _HISTOGRAMS.values())
+    ready, in_flight, queued = (
+        sum(after.values.get((name, model), 0) for _, after in spans) for name in ("ready", "in_flight", "queued")
     )
-    ttft, itl = (_increases(before, after, (name, model)) for name in _HISTOGRAMS.values())
     return ModelLoad(
-        model=model, ready=after.values.get(("ready", model), 0) > 0,
-        in_flight=int(after.values.get(("in_flight", model), 0)), queued=int(after.values.get(("queued", model), 0)),
+        model=model, ready=ready > 0, in_flight=int(in_flight), queued=int(queued),
         requests=requests, tokens=tokens, failed=failed,
         ttft_p50=quantile(ttft, 0.5), ttft_p95=quantile(ttft, 0.95), itl_p50=quantile(itl, 0.5),
     )  # fmt: skip
 
 
-def _increases(before: Scrape, after: Scrape, key: tuple[str, str]) -> dict[float, float]:
-    """Return what came into a histogram's buckets."""
-    then, now = before.buckets.get(key, {}), after.buckets.get(key, {})
-    return {bound: _increase(then, now, bound) for bound in now}
+def _rate(spans: Spans, key: tuple[str, str]) -> float:
+    """Return how fast a counter grew, each frontend's over its own time: one may have begun anew."""
+    return sum(_increase(before.values, after.values, key) / max(after.at - before.at, 1e-3) for before, after in spans)
+
+
+def _increases(spans: Spans, key: tuple[str, str]) -> dict[float, float]:
+    """Return what came into a histogram's buckets, of all frontends."""
+    total: dict[float, float] = {}
+    for before, after in spans:
+        then, now = before.buckets.get(key, {}), after.buckets.get(key, {})
+        for bound in now:
+            total[bound] = total.get(bound, 0.0) + _increase(then, now, bound)
+    return total
 
 
 def _increase(before: Mapping[Any, float], after: Mapping[Any, float], key: Any) -> float:

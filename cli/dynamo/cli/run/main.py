@@ -15,6 +15,8 @@ from typing import Any, Final
 
 import click
 
+from dynamo.cli.ctrl_c import interrupt_on_ctrl_c, leave_on_ctrl_c
+from dynamo.cli.help_text import folded
 from dynamo.cli.run.grammar import DEFAULTS, ENGINES, CommandError, Words, decide, split
 from dynamo.cli.run.legacy_flags import FORMER, GROUPS
 from dynamo.cli.run.settings import Run, RunSettings, check, notices, request_defaults
@@ -96,8 +98,8 @@ def command() -> FlagCommand:
             click.Argument(["model"], required=False, default=""), *flags.options(RunSettings), more,
             flags.version_option(),
         ],
-        callback=_collect, help=HELP, epilog=EPILOG, former=FORMER, groups=GROUPS,
-        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+        callback=_collect, help=folded(HELP), epilog=folded(EPILOG), former=FORMER, groups=GROUPS,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
     )  # fmt: skip
 
 
@@ -127,6 +129,7 @@ def _sides(words: Words) -> str:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the console script."""
+    leave_on_ctrl_c()
     if "_DYNAMO_RUN_COMPLETE" in os.environ:
         from dynamo.cli.run.completion import complete
 
@@ -136,7 +139,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def run(argv: list[str]) -> int:
     """Do what the line says; the exit code: 0, 1 failed, 2 usage, 130 interrupted."""
-    if "--version" in argv:
+    if {"-V", "--version"} & set(argv[: argv.index("--") if "--" in argv else None]):
         print(installed_version())
         return 0
     try:
@@ -161,6 +164,7 @@ def _start(understood: Run) -> int:
         from dynamo.cli.run import session
     except ModuleNotFoundError as error:  # installed without what it composes
         return _incomplete(error)
+    interrupt_on_ctrl_c()
     for sentence in notices(understood.roles, understood.settings, understood.model):
         print(f"note: {sentence}", file=sys.stderr)
     try:

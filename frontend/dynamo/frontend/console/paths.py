@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from dynamo.frontend.http.guard import WORKERS
 from dynamo.frontend.http.settings import AccessSettings
 
 STYLE: Final = "/console/console.css"
-SCRIPT: Final = "/console/console.js"
-WORKERS: Final = "/console/workers"
+SCRIPTS: Final = ("/console/console.js", "/console/chat.js", "/console/live.js", "/console/page.js")
+EVENTS: Final = "/console/events"
 _HTML: Final = "text/html"
 _LONGEST_ACCEPT: Final = 4096
 Scope = Any
@@ -21,7 +22,7 @@ def is_served(access: AccessSettings) -> bool:
 
 def paths_of(access: AccessSettings) -> tuple[str, ...]:
     """Return the paths beside `/` that the console has; none where it is off."""
-    return (STYLE, SCRIPT, WORKERS) if is_served(access) else ()
+    return (STYLE, *SCRIPTS, WORKERS, EVENTS) if is_served(access) else ()
 
 
 def wants_html(accept: str) -> bool:
@@ -38,6 +39,6 @@ def is_page(scope: Scope) -> bool:
     if scope["method"] not in ("GET", "HEAD"):
         return False
     path = scope["path"]
-    if path in (STYLE, SCRIPT):
+    if path == STYLE or path in SCRIPTS:
         return True
     return path == "/" and wants_html(", ".join(v.decode("latin-1") for n, v in scope["headers"] if n == b"accept"))

@@ -14,7 +14,7 @@ import msgspec
 from dynamo.frontend.generation.request_scope import Call, RequestScope
 from dynamo.frontend.generation.token_timeouts import Watched
 from dynamo.frontend.limits.deadly_requests import OnItem
-from dynamo.frontend.request_log.log import Placement
+from dynamo.frontend.request_log.log import MOST_COMPARED, MOST_EVENTS, Placement
 from dynamo.frontend.routing.candidates import LoadTicket
 from dynamo.frontend.routing.hints import Hints
 from dynamo.frontend.routing.kv_routing import KvAttempt
@@ -94,7 +94,27 @@ class Attempt:
         assert worker is not None
         if not isinstance(ticket, KvAttempt) or (decision := ticket.decision) is None:
             return Placement(self.sent, worker.id, prefill)
-        return Placement(self.sent, worker.id, prefill, decision.overlap_blocks, ticket.prompt_blocks, decision.cost)
+        return Placement(
+            self.sent, worker.id, prefill, decision.overlap_blocks, ticket.prompt_blocks, decision.cost,
+            ticket.others(MOST_COMPARED),
+        )  # fmt: skip
+
+    def note(self, *, prefill: bool, again: bool) -> None:
+        """Keep where the attempt goes, for those who will ask and those who look now; `again`: another has failed."""
+        scope = self._scope
+        events, recent = scope.events, scope.recent
+        if events is not None and len(events) >= MOST_EVENTS:
+            events = None
+        if events is None and recent is None:
+            return
+        placement = self.placement(prefill)
+        if events is not None:
+            events.append(placement)
+        if recent is not None:
+            hints, models = self._hints, self._models
+            chosen = "again" if again else "session" if self._in_session else "chosen"
+            reason = "pinned" if hints.instance is not None else chosen
+            recent.add(models.name, models.mode.value, reason, placement)
 
     def open(self, request: AnyRequest, context: Context) -> None:
         """Send the request to the worker that was chosen; the owner hears its items and its end."""

@@ -18,7 +18,6 @@ import msgspec
 from dynamo.frontend.generation.attempt import Attempt
 from dynamo.frontend.generation.request_scope import RequestScope
 from dynamo.frontend.generation.retry_policy import died
-from dynamo.frontend.request_log.log import MOST_EVENTS
 from dynamo.frontend.routing.disaggregation import MOST_PARTS, tries_another
 from dynamo.frontend.routing.model_set import AnyRequest, ModelSet, Worker
 from dynamo.frontend.routing.prefill_pools import UNREACHABLE, Prefills, prefill_hints
@@ -163,8 +162,7 @@ class PrefillStage:
         attempt = self._attempt = Attempt(self, scope, self._models, self._hints)
         try:
             worker = attempt.choose(self._request, self._tried)
-            if scope.events is not None and len(scope.events) < MOST_EVENTS:
-                scope.events.append(attempt.placement(True))
+            attempt.note(prefill=True, again=bool(self._tried))
             assert worker.key is not None
             self._tried.add(worker.key)
             self._bootstrap = _bootstrap_of(worker)

@@ -11,6 +11,7 @@ from dynamo.frontend.generation.token_timeouts import TokenWatch
 from dynamo.frontend.limits.settings import MigrationSettings
 from dynamo.frontend.metrics import ModelMeter
 from dynamo.frontend.request_log.log import Event
+from dynamo.frontend.request_log.placements import RecentPlacements
 from dynamo.frontend.routing.hints import NO_HINTS, Hints
 from dynamo.frontend.routing.model_set import ModelSet, Worker
 from dynamo.frontend.routing.prefill_pools import Prefills
@@ -78,17 +79,25 @@ class RequestScope(msgspec.Struct):
     """There where traces are asked for."""
     events: list[Event] | None = None
     """There where ended requests can be explained."""
+    recent: RecentPlacements | None = None
+    """There while somebody looks at the console."""
     worker: Worker | None = None
     """That an attempt went to last."""
     again: Callable[[ModelSet], ModelSet | None] | None = None
     """The set that goes on where one has ended: a set ends with its last instance."""
 
-    def answered(self, ttft: float, prompt: int, produced: int, seconds: float) -> None:
-        """Note at its worker how long its first token took, and the others, of an answer that is over."""
+    def answered(self, ttft: float, usage: tuple[int, int, int], seconds: float) -> None:
+        """Note at its worker how long its first token took, and the others, of an answer that is over.
+
+        `usage`: tokens of its prompt and of the answer, and how many of the prompt's were cached.
+        """
+        prompt, produced, cached = usage
         worker = self.worker
         if worker is None:
             return
         worker.last_ttft, worker.last_isl = ttft, prompt
+        worker.prompt_tokens += prompt
+        worker.cached_tokens += cached
         if produced > 1:
             worker.last_itl = seconds / (produced - 1)
 

@@ -26,7 +26,7 @@ from dynamo.frontend.generation.retry_policy import (
     patience,
     wait_before,
 )
-from dynamo.frontend.request_log.log import MOST_EVENTS, add_failure
+from dynamo.frontend.request_log.log import add_failure
 from dynamo.frontend.routing.model_set import AnyRequest
 from dynamo.frontend.routing.report import Route
 from dynamo.frontend.tracing import routed
@@ -172,8 +172,7 @@ class Retries:
             suspect, excluded = self._excluded()
             attempt = self._attempt = Attempt(owner, scope, scope.models, scope.hints, suspect)
             worker = scope.worker = attempt.choose(request, excluded)
-            if scope.events is not None and len(scope.events) < MOST_EVENTS:
-                scope.events.append(attempt.placement(False))
+            attempt.note(prefill=False, again=progress.losses > 0 or bool(self._tried))
             progress.made += 1
             if worker.key is not None:
                 self._tried.add(worker.key)

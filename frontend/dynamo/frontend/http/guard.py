@@ -14,7 +14,8 @@ from dynamo.frontend.http.api_keys import ApiKeys
 from dynamo.frontend.http.connection import CONNECTION
 from dynamo.runtime.http.local_callers import from_this_machine
 
-SYSTEM_ROUTES: Final = ("/metrics", "/version", "/openapi.json", "/docs", "/busy_threshold")
+WORKERS: Final = "/console/workers"
+SYSTEM_ROUTES: Final = ("/metrics", "/version", "/openapi.json", "/docs", "/busy_threshold", WORKERS)
 REQUESTS: Final = "/requests/"
 """Before the id of a request that has ended."""
 ON_SYSTEM_PORT: Final = "on_system_port"

@@ -9,7 +9,9 @@ import msgspec
 
 KEPT_SECONDS: Final = 600.0
 MOST_REQUESTS: Final = 100_000
-"""A record takes half a kilobyte, so all of them 50 MB at most."""
+"""A record of one choice takes a kilobyte, so all of them 100 MB at most."""
+MOST_COMPARED: Final = 4
+"""Workers that weren't chosen, whose costs are kept with the choice: the cheapest."""
 MOST_EVENTS: Final = 64
 """Placements and failures of one request: a request of many choices, tried again and again, takes no more memory."""
 _LONGEST_REASON: Final = 160
@@ -27,6 +29,8 @@ class Placement(msgspec.Struct, frozen=True, gc=False):
     """The last three: router mode kv."""
     prompt_blocks: int | None = None
     cost: float | None = None
+    others: tuple[tuple[int, float], ...] = ()
+    """The cheapest workers that weren't chosen, each with its cost."""
 
 
 class Failure(msgspec.Struct, frozen=True, gc=False):
@@ -36,7 +40,15 @@ class Failure(msgspec.Struct, frozen=True, gc=False):
     reason: str
 
 
-Event = Placement | Failure
+class Wait(msgspec.Struct, frozen=True, gc=False):
+    """A request waited for a worker."""
+
+    at: float
+    until: float
+    what: str
+
+
+Event = Placement | Failure | Wait
 
 
 class RequestRecord(msgspec.Struct, frozen=True, gc=False):
@@ -60,6 +72,8 @@ class RequestRecord(msgspec.Struct, frozen=True, gc=False):
     output_tokens: int = 0
     cached_tokens: int = 0
     events: tuple[Event, ...] = ()
+    admitted: float = 0.0
+    """When a worker had room for it; 0 where nobody asked, or none ever had."""
     caller: bytes | None = None
     """The name of the API key that it came with, where keys are asked for."""
 

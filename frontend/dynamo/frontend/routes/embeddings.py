@@ -162,6 +162,7 @@ class _Job(Job):
             models=models, opener=services.opener, context=context, meter=self._meter, clock=services.clock,
             hints=hints, again=services.pool.again, trace=self.trace, watch=services.watch,
             hold_seconds=services.settings.worker_wait_timeout_secs, events=self._events,
+            recent=services.recent_placements,
         )  # fmt: skip
 
     def _send_on(

@@ -305,7 +305,7 @@ class GenerateJob(Job):
             migration=models.migration, hints=hints, again=services.pool.again, trace=self.trace,
             hold_seconds=services.settings.worker_wait_timeout_secs,
             explanation=options.explanation, watch=services.watch, prefills=services.pool.prefills,
-            shown=None if parsing is None else parsing.shown, events=self._events,
+            shown=None if parsing is None else parsing.shown, events=self._events, recent=services.recent_placements,
         )  # fmt: skip
         if options.counts:
             count_each(output, self.answer)
@@ -375,9 +375,8 @@ class GenerateJob(Job):
         meter.used(prompt, produced, cached)
         self._tokens = prompt, produced, cached
         if self._request_scope is not None and self._first:
-            self._request_scope.answered(
-                self._first - self._began, prompt, produced, self._services.clock() - self._first
-            )
+            after = self._services.clock() - self._first
+            self._request_scope.answered(self._first - self._began, self._tokens, after)
         if left_early:
             self._left_early()
             log.info("[%s] the client left after %d token(s)", self._rid, produced)

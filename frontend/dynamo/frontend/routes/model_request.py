@@ -12,6 +12,7 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -36,7 +37,7 @@ from dynamo.frontend.limits.concurrency_limits import Slot, caller_of
 from dynamo.frontend.limits.request_threads import Turn
 from dynamo.frontend.metrics import OVERLOAD, ModelMeter, error_type
 from dynamo.frontend.openai.body import SMALL
-from dynamo.frontend.request_log.log import Event, RequestRecord
+from dynamo.frontend.request_log.log import Event, RequestRecord, Wait
 from dynamo.frontend.responses.stream import ClientConnection, Headers, PlainWire, Send, respond_error
 from dynamo.frontend.routing.admission_gate import AdmissionGate, QueuedRequest
 from dynamo.frontend.routing.hints import Hints
@@ -234,8 +235,8 @@ class Job(ABC):
         self._model, self._kind = UNKNOWN, "unary"
         self._meter: ModelMeter | None = None
         self._over = self._queued = self._dispatched = False
-        self._preparing = self._ready_at = self._sent_at = self._first = 0.0
-        """When its template began, its tokens were there, it was sent, and its first token came."""
+        self._preparing = self._ready_at = self._admitted = self._sent_at = self._first = 0.0
+        """When its template began, its tokens were there, a worker had room, it was sent, and its first token came."""
         self._tokens = 0, 0, 0
         """Of its prompt and its answer, and how many of the prompt's were cached."""
         self._events: list[Event] | None = None if services.request_log is None else []
@@ -286,11 +287,18 @@ class Job(ABC):
         if deadline is not None:
             hold = min(hold, max(0.0, deadline - time.monotonic()))
         pool = self._services.pool
-        if turn is None or not hold or pool.is_served(name, does):
+        if not hold or pool.is_served(name, does):
             return await pool.wait_for(name, does, hold)
-        turn.leave()
-        models = await pool.wait_for(name, does, hold)
-        await turn.enter()
+        if turn is not None:
+            turn.leave()
+        since = self._services.clock()
+        try:
+            models = await pool.wait_for(name, does, hold)
+        finally:
+            if self._events is not None:
+                self._events.append(Wait(since, self._services.clock(), "no worker serves the model yet"))
+        if turn is not None:
+            await turn.enter()
         return models
 
     def _admit(self, models: ModelSet, hints: Hints, stream: bool = False) -> None:
@@ -306,10 +314,16 @@ class Job(ABC):
 
     def _pass(self, gate: AdmissionGate, request: QueuedRequest, hints: Hints) -> None:
         """Have it go on once there is room; the whole request takes one place where there isn't."""
+        request = request._replace(go=partial(self._go, request.go))
         if hints.instance is not None:
             gate.enter_pinned(request, hints.instance, hints.dp_rank)
         elif (entry := gate.enter(request)) is not None:
             self._leave_queue = lambda: gate.leave(entry)
+
+    def _go(self, go: Callable[[], None]) -> None:
+        """Go on: a worker has room."""
+        self._admitted = self._services.clock()
+        go()
 
     def _left_early(self) -> None:
         self._services.metrics.disconnected += 1
@@ -363,7 +377,8 @@ class Job(ABC):
         if (events := self._events) is not None and (requests := self._services.request_log) is not None:
             requests.add(RequestRecord(
                 self._rid, self._endpoint, self._model, self._kind, status, error and code, self._began,
-                self._preparing, self._ready_at, self._first, now, *self._tokens, tuple(events), self.caller,
+                self._preparing, self._ready_at, self._first, now, *self._tokens, tuple(events), self._admitted,
+                self.caller,
             ))  # fmt: skip
         if status == 503 and self._meter is not None:
             self._meter.rejected(code)

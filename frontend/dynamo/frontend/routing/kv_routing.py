@@ -17,7 +17,7 @@ from dynamo.frontend.routing.kv_options import KvOptions
 from dynamo.llm.kv.cost import Weights
 from dynamo.llm.kv.image_blocks import cached_prompt
 from dynamo.llm.kv.index import Rank
-from dynamo.llm.kv.scheduler import Decision, KvScheduler, Prompt
+from dynamo.llm.kv.scheduler import Decision, KvScheduler, Prompt, rivals
 from dynamo.llm.kv_events.replica_sync import Shared, Sharing
 from dynamo.llm.protocols import PreprocessedRequest
 from dynamo.runtime.names import InstanceKey
@@ -77,6 +77,14 @@ class KvAttempt:
         if self._sharing is not None:
             self._shared = self._sharing.sent(decision.rank, self._prompt.hashes, decision.to_prefill)
         return instances.index(decision.rank.instance) if router.spread else decision.position
+
+    def others(self, most: int) -> tuple[tuple[int, float], ...]:
+        """Return the cheapest instances that weren't chosen, with their costs, and let go of all costs."""
+        decision = self.decision
+        if decision is None or not decision.prices:
+            return ()
+        self.decision = decision._replace(prices=(), ranks=())
+        return rivals(decision, len(self._prompt.hashes), most)
 
     def look(self, instances: Sequence[int], ranks: Sequence[Rank] | None = None) -> int:
         """Choose as `place` does, but count nothing."""

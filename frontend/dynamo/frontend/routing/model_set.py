@@ -75,6 +75,9 @@ class Worker(Candidate):
     last_isl: int | None = None
     last_itl: float | None = None
     """Of the latest answer with several tokens: mean seconds between two."""
+    prompt_tokens: int = 0
+    """Of all answers that are over, and how many of these tokens were cached."""
+    cached_tokens: int = 0
 
     def figure(self, figures: dict[str, Any]) -> None:
         """Take over the figures that the instance published."""

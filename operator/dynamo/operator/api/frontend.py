@@ -150,6 +150,9 @@ class FrontendSpec(Fields):
         le=3600,
         description="Seconds that a request waits when its model has no worker; 0 rejects it with 503.",
     )
+    console: bool = Field(
+        default=True, description="Whether frontends have the console, a page for browsers at /; false turns it off."
+    )
     service: ServiceSpec = Field(default=ServiceSpec(), description="The Service in front of the frontends.")
     ingress: IngressSpec | None = Field(
         default=None, description="An Ingress that brings requests from outside the cluster to the Service."

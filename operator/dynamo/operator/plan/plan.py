@@ -123,6 +123,8 @@ def _frontend(
     argv += ["--namespace", namespace, "--router-mode", spec.router.mode.value]
     argv += ["--migration-limit", str(spec.migration_limit)]
     argv += ["--worker-wait-timeout-secs", _number(spec.worker_wait_timeout_seconds)]
+    if not spec.console:
+        argv.append("--no-console")
     ports = [Port("http", spec.port, spec.port)]
     probe = Probe("http", "/health")
     if spec.workers > 1:

@@ -8,6 +8,7 @@ there, until somebody `follow`s its events and hands them on (`apply`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from heapq import nsmallest
 from typing import Any, Final, NamedTuple
 
 from dynamo.llm.kv.active_requests import Activity
@@ -38,6 +39,9 @@ class Decision(NamedTuple):
     """Tokens of the prompt that are probably not cached there."""
     position: int
     """Of `rank` among those to choose from."""
+    prices: Sequence[float] = ()
+    """What each of `ranks` would have cost, less what decoding this prompt costs wherever it goes."""
+    ranks: Sequence[Rank] = ()
 
 
 class KvScheduler:
@@ -117,7 +121,7 @@ class KvScheduler:
         chosen = choose(prices, temperature, self._draw)
         left = max(0, prompt.tokens - overlaps[chosen] * self.block_size)
         # Its own blocks are decoded over wherever it goes.
-        return Decision(ranks[chosen], overlaps[chosen], prices[chosen] + len(hashes), left, chosen)
+        return Decision(ranks[chosen], overlaps[chosen], prices[chosen] + len(hashes), left, chosen, prices, ranks)
 
     def prefilled(self, request: str) -> None:
         """Note that its first token came."""
@@ -161,6 +165,14 @@ class KvScheduler:
             self._expired_at = now
             self._predicted.expire(now)
         self.index.sweep()
+
+
+def rivals(decision: Decision, blocks: int, most: int) -> tuple[tuple[int, float], ...]:
+    """Return the cheapest instances beside the chosen one, with their costs for a prompt of so many `blocks`."""
+    prices, ranks = decision.prices, decision.ranks
+    cheapest = nsmallest(most + 1, range(len(prices)), key=prices.__getitem__)
+    others = [index for index in cheapest if index != decision.position][:most]
+    return tuple((ranks[index].instance, prices[index] + blocks) for index in others)
 
 
 def rank_count(figures: Mapping[str, Any]) -> int:

@@ -10,6 +10,7 @@ import contextlib
 import socket
 import sys
 import threading
+from collections.abc import Iterator
 from typing import Any, Final, NoReturn
 
 import click
@@ -26,6 +27,8 @@ from dynamo.operator.kube.resources import PODS
 from dynamo.operator.manifests import naming
 
 LOOPBACK: Final = "127.0.0.1"
+HTTP: Final = "http"
+SYSTEM: Final = "system"
 _MOST_CONNECTIONS: Final = 256
 _PIECE: Final = 65536
 
@@ -41,11 +44,42 @@ def forward_until_interrupted(cluster: Cluster, name: str, port: int | None) -> 
         door.serve()
 
 
-def http_port_of(pod: Live) -> int | None:
-    """Return the container port that is called http."""
+@contextlib.contextmanager
+def all_frontends(cluster: Cluster, name: str) -> Iterator[list[str]]:
+    """Yield a URL of this machine for each frontend that is ready: its system port, or its HTTP port without one."""
+    ready = ready_frontends(cluster, name)
+    if not ready:
+        raise nobody_ready(cluster, name)
+    with contextlib.ExitStack() as doors:
+        urls = []
+        for pod in ready:
+            port = port_of(pod, SYSTEM) or port_of(pod, HTTP)
+            if port is None:
+                continue
+            door = Door(cluster, name, 0, (str(pod["metadata"]["name"]), port))
+            doors.callback(door.close)
+            threading.Thread(target=door.serve_quietly, name="forwards", daemon=True).start()
+            urls.append(door.url)
+        yield urls
+
+
+def ready_frontends(cluster: Cluster, name: str) -> list[Live]:
+    """Return the pods of frontends that are ready."""
+    labels = naming.part_selector(name, naming.FRONTEND)
+    selector = ",".join(f"{key}={value}" for key, value in labels.items())
+    return [pod for pod in cluster.items(PODS, cluster.namespace, labelSelector=selector) if is_ready(pod)]
+
+
+def nobody_ready(cluster: Cluster, name: str) -> ClusterError:
+    """Return the error that no frontend can be asked."""
+    return ClusterError(f"no frontend of {cluster.namespace}/{name} is ready: dynamo status {name}")
+
+
+def port_of(pod: Live, name: str) -> int | None:
+    """Return the container port of a name."""
     for container in pod.get("spec", {}).get("containers") or []:
         for port in container.get("ports") or []:
-            if port.get("name") == "http":
+            if port.get("name") == name:
                 return int(port["containerPort"])
     return None
 
@@ -53,8 +87,9 @@ def http_port_of(pod: Live) -> int | None:
 class Door:
     """A listening socket, and whom it leads to."""
 
-    def __init__(self, cluster: Cluster, name: str, port: int) -> None:
-        self._cluster, self._name = cluster, name
+    def __init__(self, cluster: Cluster, name: str, port: int, pod: tuple[str, int] | None = None) -> None:
+        """Open it; it leads to that port of one `pod`, or to whichever frontend is ready when somebody connects."""
+        self._cluster, self._name, self._only = cluster, name, pod
         self._places = threading.BoundedSemaphore(_MOST_CONNECTIONS)
         self._pod()
         try:
@@ -77,6 +112,11 @@ class Door:
             self._places.acquire()
             here, _ = self._listener.accept()
             threading.Thread(target=self._lead, args=(here,), name="forwarded", daemon=True).start()
+
+    def serve_quietly(self) -> None:
+        """Serve until it is closed."""
+        with contextlib.suppress(OSError):
+            self.serve()
 
     def _lead(self, here: socket.socket) -> None:
         try:
@@ -107,15 +147,12 @@ class Door:
 
     def _pod(self) -> tuple[str, int]:
         """Return a frontend that is ready, and its port."""
-        labels = naming.part_selector(self._name, naming.FRONTEND)
-        selector = ",".join(f"{key}={value}" for key, value in labels.items())
-        for pod in self._cluster.items(PODS, self._cluster.namespace, labelSelector=selector):
-            port = http_port_of(pod)
-            if is_ready(pod) and port:
+        if self._only is not None:
+            return self._only
+        for pod in ready_frontends(self._cluster, self._name):
+            if port := port_of(pod, HTTP):
                 return str(pod["metadata"]["name"]), port
-        raise ClusterError(
-            f"no frontend of {self._cluster.namespace}/{self._name} is ready: dynamo status {self._name}"
-        )
+        raise nobody_ready(self._cluster, self._name)
 
 
 def _copy(source: Any, sink: Any) -> None:
