@@ -36,13 +36,12 @@ def lively(site: Site) -> Site:
     """A pipeline with prompts in common, a crowd, clients that leave, time limits that pass, and a worker that dies."""
     site.frontend("--router-mode", "kv", "--migration-limit", "2", "--max-requests-per-model", "12",
                   "--router-queue-threshold", "0.0001")  # fmt: skip
-    site.worker("worker", *_ARGUMENTS)
-    other = site.worker("other", *_ARGUMENTS)
+    workers = {name: site.worker(name, *_ARGUMENTS) for name in ("worker", "other")}
     site.served(2)
     site.traffic(16, prompt="once upon a time " * 40, max_tokens=100, ignore_eos=True)
-    running = f'sum(vllm:num_requests_running{{namespace="{site.namespace}",pod="other"}})'
-    site.monitoring.until(f"{running} > 2")
-    other.restart()
+    running = f'topk(1, vllm:num_requests_running{{namespace="{site.namespace}"}}) > 2'
+    site.monitoring.until(running)
+    workers[site.monitoring.query(running)[0]["metric"]["pod"]].restart()
     site.served(2)
     return site
 
