@@ -12,6 +12,7 @@ SGLANG_VENV ?= .venv-sglang
 DOCS_VENV ?= .venv-docs
 # A folder of environments: the clients of `make test-clients` want different versions of the same packages.
 CLIENTS ?= .venv-clients
+ALERTS ?= .venv-alerts
 CLIENTS_READY := $(addprefix $(CLIENTS)/,$(addsuffix /.ready,sdks aider node))
 # The theme draws diagrams with mermaid 11; the site carries it, so that a page asks no foreign host.
 MERMAID := 11.16.0
@@ -64,6 +65,11 @@ test-clients: $(VENV)/.dev $(CLIENTS_READY) ## SDKs, coding agents and programs 
 # SGLang ends every process that its own has started when it stops: a second engine there would end the first.
 SGLANG_STOPS := (stop_ends or draining)
 
+.PHONY: test-alerts
+test-alerts: $(VENV)/.dev $(ALERTS)/.ready ## each alert provoked under a real Prometheus and Alertmanager, each panel's queries run (10 minutes)
+	@PATH="$(abspath $(BIN)):$(abspath $(ALERTS))/usr/bin:$$PATH" PYTHONPATH=. \
+	$(BIN)/python -m pytest -c tests_alerts/pytest.ini --rootdir tests_alerts -n 3 $(or $(ARGS),tests_alerts)
+
 check: $(VENV)/.dev ## lint, format, types, import contract
 	@status=0; for step in "ruff check --quiet" "ruff format --check --quiet" mypy "lint-imports --no-cache"; do \
 	echo "== $$step"; $(BIN)/$$step || status=1; done; exit $$status
@@ -73,6 +79,7 @@ generate: $(VENV)/.dev ## write again what is made from the code: docs/reference
 	@$(BIN)/python -m dynamo.frontend.kserve.generate_messages
 	@$(BIN)/python -m dynamo.operator.codegen.crd
 	@$(BIN)/python -m dynamo.operator.codegen.chart_schema
+	@PYTHONPATH=. $(BIN)/python -m docs.generate.cluster.dashboards
 	@PYTHONPATH=. $(BIN)/python -m tests.gitops.cases
 	@$(BIN)/dynamo simulate --workload agent --requests 500 --rate 1 --workers 4 --router-mode round-robin \
 	--router-mode least-loaded --router-mode kv --plot docs/assets/kv-routing-ttft.svg >/dev/null
@@ -124,7 +131,7 @@ images: $(VENV)/.dev ## container images by docker, else by buildah; their archi
 	@PYTHONPATH=. $(BIN)/python -m e2e.images $(ARGS)
 
 clean: ## remove the environments and caches
-	@rm -rf $(VENV) $(VLLM_VENV) $(SGLANG_VENV) $(DOCS_VENV) $(CLIENTS) build .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist
+	@rm -rf $(VENV) $(VLLM_VENV) $(SGLANG_VENV) $(DOCS_VENV) $(CLIENTS) $(ALERTS) build .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist
 
 # The stamps: an environment is made once and brought up to date when the bounds or the lock change.
 $(VENV)/.pip:
@@ -163,6 +170,12 @@ $(CLIENTS)/node/.ready: tests_clients/node/package.json tests_clients/node/packa
 	@echo "Installing clients of Node in $(CLIENTS)/node ..."
 	@mkdir -p $(CLIENTS)/node && cp tests_clients/node/package*.json $(CLIENTS)/node
 	@cd $(CLIENTS)/node && PATH="$(abspath $(BIN)):$$PATH" npm ci --silent && touch .ready
+
+# Debian's packages, unpacked and not installed: nothing of them runs but what the tests start. Elsewhere they must be on PATH.
+$(ALERTS)/.ready:
+	@mkdir -p $(ALERTS) && cd $(ALERTS) && { command -v prometheus >/dev/null && command -v prometheus-alertmanager >/dev/null || \
+	{ { apt-get download -qq prometheus prometheus-alertmanager 2>/dev/null || { apt-get update -qq && apt-get download -qq prometheus \
+	prometheus-alertmanager; }; } && for package in *.deb; do dpkg -x "$$package" . && rm "$$package"; done; }; } && touch .ready
 
 $(SGLANG_VENV)/.ready: tests_sglang/requirements.txt pyproject.toml
 	@echo "Making a Python environment with SGLang in $(SGLANG_VENV) (about 5 GB, once) ..."

@@ -29,7 +29,6 @@ from tests.charts.documents import (
 from tests.operator import kubernetes_schemas
 from tests.operator.pipelines import FULL, SMALLEST, body
 
-from dynamo.frontend import metrics
 from dynamo.operator.api.v1alpha1 import Engine
 from dynamo.operator.codegen.chart_schema import schema_text
 from dynamo.operator.codegen.crd import FILE_NAME, crd_text
@@ -202,33 +201,3 @@ def test_golden_files_are_what_kubernetes_reads(case: str, version: str) -> None
     for manifest in yaml.safe_load_all(golden(case).text()):
         if not manifest["apiVersion"].startswith("monitoring.coreos.com"):
             kubernetes_schemas.validate(manifest, version)
-
-
-def known_metrics() -> set[str]:
-    """Names that the frontend exposes."""
-    exposed = metrics.Metrics()
-    exposed.meter("m")
-    ends = {"counter": ["_total"], "histogram": ["", "_bucket", "_count", "_sum"], "gauge": [""]}
-    return {f"{family.name}{end}" for family in exposed.collect() for end in ends[family.type]}
-
-
-@pytest.mark.parametrize("name", ["files/alerts.yaml", "files/dashboards/dynamo-pipelines.json"])
-def test_alerts_and_dashboards_ask_for_metrics_that_exist(name: str) -> None:
-    """A renamed metric must not leave an alert that never fires."""
-    asked = set(re.findall(r"\bdynamo_frontend_\w+", (PLATFORM / name).read_text()))
-    assert asked
-    assert asked <= known_metrics()
-
-
-def test_every_alert_says_what_to_do() -> None:
-    """Whoever is woken gets a command."""
-    alerts = yaml.safe_load((PLATFORM / "files/alerts.yaml").read_text())
-    assert alerts
-    assert [a["alert"] for a in alerts if "kubectl" not in a["annotations"]["description"]] == []
-
-
-def test_dashboard_is_a_dashboard() -> None:
-    """Panels have ids of their own and at least one query."""
-    board = json.loads((PLATFORM / "files/dashboards/dynamo-pipelines.json").read_text())
-    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
-    assert all(panel["targets"] for panel in board["panels"])

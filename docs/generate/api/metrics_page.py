@@ -24,7 +24,7 @@ HEAD: Final = """# Metrics
 Made from the programs' collectors by `make generate`; don't edit it by hand.
 
 Every program serves Prometheus' text format at `/metrics`. On Kubernetes the chart's `metrics.podMonitor` and
-`metrics.serviceMonitor` scrape all of them, `metrics.dashboards` adds a Grafana dashboard, and `metrics.prometheusRule`
+`metrics.serviceMonitor` scrape all of them, `metrics.dashboards` adds Grafana dashboards, and `metrics.prometheusRule`
 alerts ([Helm values](helm-values.md)). A histogram `X` has the series `X_bucket`, `X_sum` and `X_count`.
 """
 _FRONTEND: Final = (

@@ -12,11 +12,11 @@ import pytest
 
 from dynamo.cli.diagnosis import cluster, machine, pipeline
 from dynamo.cli.diagnosis.cluster import ClusterFacts, OperatorFact, QuotaFact
+from dynamo.cli.diagnosis.devices import NVIDIA, Demand, GpuFact, NodeDevices
 from dynamo.cli.diagnosis.findings import Finding, report_of
 from dynamo.cli.diagnosis.machine import (
     EngineFact,
     FolderFact,
-    GpuFact,
     HubFact,
     MachineFacts,
     ModelFact,
@@ -118,10 +118,10 @@ BREAKAGES: dict[str, tuple[Callable[[], Finding], str, str, str]] = {
         "image-pull", "not found", "kubectl describe pod llama-0 -n serving",
     ),
     "no device plugin": (
-        lambda: _there(operators=None, gpu_nodes=2, gpu_allocatable=0), "no-device-plugin", "device plugin", "helm",
+        lambda: _there(operators=None, devices=(NodeDevices(NVIDIA, 2),)), "no-device-plugin", "device plugin", "helm",
     ),
     "no GPU nodes": (
-        lambda: _there(operators=None, gpu_nodes=0, gpu_allocatable=0, gpu_wanted=True),
+        lambda: _there(operators=None, devices=(NodeDevices(NVIDIA),), demands=(Demand(NVIDIA, 1, 1, "llama"),)),
         "no-gpu-nodes", "no node offers", "llamacpp",
     ),
     "no storage class": (
@@ -213,7 +213,7 @@ def test_all_is_well() -> None:
     """A machine, a cluster and a pipeline without a fault have no finding."""
     assert not list(machine.findings(replace(WELL, models=(ModelFact("a", "b"),))))
     healthy = OperatorFact("dynamo", 1, 1, "", "op-0", 3.0)
-    assert not list(cluster.findings(replace(CLUSTER, operators=(healthy,), gpu_nodes=1, gpu_allocatable=8)))
+    assert not list(cluster.findings(replace(CLUSTER, operators=(healthy,), devices=(NodeDevices(NVIDIA, 1, 8, 8),))))
     assert not list(pipeline.cluster_findings(replace(WAITING, phase="ready")))
 
 

@@ -24,7 +24,9 @@ _POD = {
     "status": {"containerStatuses": [{"name": "worker", "state": {"waiting": {
         "reason": "ImagePullBackOff", "message": 'Back-off pulling image "nowhere/x:1"'}}}]},
 }  # fmt: skip
+_READY = {"conditions": [{"type": "Ready", "status": "True"}]}
 HEALTHY: dict[str, Any] = {
+    "/api/v1/nodes": {"items": [{"metadata": {"name": "node-0"}, "status": _READY}]},
     "/version": {"gitVersion": "v1.33.1"},
     "/api/v1/namespaces/serving": {"metadata": {"name": "serving"}},
     "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/dynamopipelines.dynamo.dev": {
@@ -128,7 +130,7 @@ _LEASE = {"items": [{"metadata": {"name": "dynamo-operator"}, "spec": {
         ("/apis/storage.k8s.io/v1/storageclasses", {"items": []}, "no-storage-class"),
         (
             "/api/v1/nodes",
-            {"items": [{"metadata": {"labels": {"nvidia.com/gpu.present": "true"}}}]},
+            {"items": [{"metadata": {"labels": {"nvidia.com/gpu.present": "true"}}, "status": _READY}]},
             "no-device-plugin",
         ),
     ],

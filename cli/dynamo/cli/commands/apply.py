@@ -40,7 +40,7 @@ def apply(file: Path, target: Target, wait: bool, timeout: float, force_conflict
     from dynamo.cli.cluster.client import connect
     from dynamo.cli.cluster.diagnosis_facts import preflight
     from dynamo.cli.cluster.pipelines.apply import send
-    from dynamo.cli.cluster.pipelines.documents import manifests, placed, read_text, report
+    from dynamo.cli.cluster.pipelines.documents import manifests, pipelines_of, placed, read_text, report
     from dynamo.operator.api.load import PipelineFileError
 
     try:
@@ -49,7 +49,8 @@ def apply(file: Path, target: Target, wait: bool, timeout: float, force_conflict
         raise report(error, file, "nothing was applied") from None
     cluster = connect(target)
     objects = placed(documents, target.namespace, cluster.namespace)
-    preflight(cluster, ("no-crd", "no-namespace", "no-rights"))  # the answer to the first object says these
+    # The answer to the first object says these.
+    preflight(cluster, ("no-crd", "no-namespace", "no-rights"), pipelines_of(objects))
     wanted = send(cluster, objects, force=force_conflicts, dry_run=dry_run)
     if wait and not dry_run:
         from dynamo.cli.cluster.pipelines.wait import wait_and_greet

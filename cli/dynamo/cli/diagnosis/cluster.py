@@ -6,15 +6,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from dynamo.cli.diagnosis import devices
+from dynamo.cli.diagnosis.devices import Demand, NodeDevices
 from dynamo.cli.diagnosis.findings import Finding, Weight
 
 MOST_SKEW: Final = 30.0
 _INSTALL: Final = "dynamo install"
-_PLUGIN: Final = (
-    "helm upgrade -i nvdp nvidia-device-plugin --repo https://nvidia.github.io/k8s-device-plugin "
-    "-n nvidia-device-plugin --create-namespace"
-)
-_GPU: Final = "nvidia.com/gpu"
 
 
 @dataclass(frozen=True)
@@ -40,6 +37,7 @@ class QuotaFact:
     used: str
     hard: str
     spent: bool
+    left: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -55,10 +53,15 @@ class ClusterFacts:
     crd_wanted: str = "v1alpha1"
     operators: tuple[OperatorFact, ...] | None = ()
     default_storage: bool | None = True
-    gpu_nodes: int | None = None
-    """Nodes whose labels say that they have a GPU."""
-    gpu_allocatable: int | None = None
-    gpu_wanted: bool = False
+    nodes: int | None = None
+    nodes_ready: int | None = None
+    dns_answers: bool | None = True
+    """A pod of the cluster's DNS is ready."""
+    devices: tuple[NodeDevices, ...] = ()
+    demands: tuple[Demand, ...] = ()
+    """Devices that the pipelines of the namespace, or of a file, ask for."""
+    egress_denied_by: str = ""
+    """The policy that lets no pod of the namespace send anything, where none allows ours."""
     quotas: tuple[QuotaFact, ...] = ()
     pod_security: str = ""
     webhooks_down: tuple[tuple[str, str], ...] = ()
@@ -141,7 +144,8 @@ def _images(facts: ClusterFacts) -> Iterator[Finding]:
 
 def _quotas(facts: ClusterFacts) -> Iterator[Finding]:
     for quota in facts.quotas:
-        if quota.spent:
+        wanted = next((d for d in facts.demands if quota.resource == f"requests.{d.resource}"), None)
+        if quota.spent or (wanted and quota.left < wanted.total):
             yield Finding(
                 "quota", f"the quota {quota.name} is spent: {quota.resource}",
                 f"{quota.used} of {quota.hard} is used in namespace {facts.namespace}",
@@ -156,7 +160,15 @@ def _policies(facts: ClusterFacts) -> Iterator[Finding]:
             f"it fails closed, and its Service {service} has no endpoint",
             f"kubectl get endpoints -n {service.partition('/')[0]}; start it, or remove the webhook {name}",
         )  # fmt: skip
-    if facts.pod_security == "restricted" and facts.gpu_wanted:
+    if facts.egress_denied_by:
+        yield Finding(
+            "egress-denied", f"pods of namespace {facts.namespace} may not send anything",
+            f"the NetworkPolicy {facts.egress_denied_by} denies it: workers can't reach etcd, NATS or a model hub",
+            "let the platform allow what ours need (dynamo install --set pipelines.restrictEgress=true), or: "
+            f"kubectl edit networkpolicy {facts.egress_denied_by} -n {facts.namespace}",
+            Weight.WARNING,
+        )  # fmt: skip
+    if facts.pod_security == "restricted" and facts.demands:
         yield Finding(
             "pod-security", f"namespace {facts.namespace} enforces the Pod Security level restricted",
             "images of engines that run as root are refused there",
@@ -166,16 +178,17 @@ def _policies(facts: ClusterFacts) -> Iterator[Finding]:
 
 
 def _gpus(facts: ClusterFacts) -> Iterator[Finding]:
-    weight = Weight.ERROR if facts.gpu_wanted else Weight.WARNING
-    if facts.gpu_nodes and facts.gpu_allocatable == 0:
+    yield from devices.cluster_findings(facts.devices, facts.demands)
+
+
+def _nodes(facts: ClusterFacts) -> Iterator[Finding]:
+    if facts.nodes_ready == 0:
+        had = f"none of its {facts.nodes} nodes is ready" if facts.nodes else "it has no node"
+        yield Finding("no-ready-node", "the cluster has no node that takes pods", had, "kubectl describe nodes")
+    if facts.dns_answers is False and facts.nodes_ready:
         yield Finding(
-            "no-device-plugin", "pods can't get the GPUs of the nodes",
-            f"{facts.gpu_nodes} nodes have one, and none offers {_GPU}: the device plugin doesn't run", _PLUGIN, weight,
-        )  # fmt: skip
-    elif facts.gpu_wanted and facts.gpu_allocatable == 0:
-        yield Finding(
-            "no-gpu-nodes", "the cluster has no GPU node", f"no node offers {_GPU}",
-            "add a GPU node, or use a CPU engine: spec.components[].engine llamacpp (dynamo validate FILE)", weight,
+            "no-dns", "names of Services aren't found in the cluster", "no pod of kube-dns (CoreDNS) is ready",
+            "kubectl rollout restart deployment coredns -n kube-system",
         )  # fmt: skip
 
 
@@ -199,5 +212,5 @@ def _clock(facts: ClusterFacts) -> Iterator[Finding]:
 
 
 _RULES: Final[tuple[Callable[[ClusterFacts], Iterator[Finding]], ...]] = (
-    _rights, _crd, _operator, _policies, _images, _quotas, _gpus, _storage, _clock,
+    _rights, _crd, _nodes, _operator, _policies, _images, _quotas, _gpus, _storage, _clock,
 )  # fmt: skip

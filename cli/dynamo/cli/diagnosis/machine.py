@@ -6,7 +6,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from dynamo.cli.diagnosis import devices, servers
+from dynamo.cli.diagnosis.devices import Demand, GpuFact
 from dynamo.cli.diagnosis.findings import Finding, Weight
+from dynamo.cli.diagnosis.servers import ServerFact
 from dynamo.runtime.process.extras import install_hint
 
 OLDEST_PYTHON: Final = (3, 11)
@@ -71,15 +74,6 @@ class HubFact:
 
 
 @dataclass(frozen=True)
-class GpuFact:
-    """What device files and nvidia-smi say."""
-
-    devices: int = 0
-    driver: bool = False
-    error: str = ""
-
-
-@dataclass(frozen=True)
 class MachineFacts:
     """Everything that the rules look at."""
 
@@ -93,6 +87,10 @@ class MachineFacts:
     engines: tuple[EngineFact, ...] = ()
     models: tuple[ModelFact, ...] = ()
     gpu: GpuFact = field(default_factory=GpuFact)
+    demands: tuple[Demand, ...] = ()
+    """Devices that the pipelines of a file ask for."""
+    own_servers: tuple[ServerFact, ...] = ()
+    """etcd and NATS that the environment names."""
     hub: HubFact = field(default_factory=HubFact)
     etcd: str = "etcd"
     nats: str = "nats-server"
@@ -219,11 +217,11 @@ def _limits(facts: MachineFacts) -> Iterator[Finding]:
 
 
 def _gpu(facts: MachineFacts) -> Iterator[Finding]:
-    if facts.gpu.devices and facts.gpu.error:
-        yield Finding(
-            "gpu-driver", "the GPU's driver doesn't answer", facts.gpu.error,
-            "nvidia-smi, and install the driver of its version again", Weight.WARNING,
-        )  # fmt: skip
+    yield from devices.machine_findings(facts.gpu, facts.demands)
+
+
+def _own_servers(facts: MachineFacts) -> Iterator[Finding]:
+    yield from servers.findings(facts.own_servers)
 
 
 def _hub(facts: MachineFacts) -> Iterator[Finding]:
@@ -248,5 +246,5 @@ def _hub(facts: MachineFacts) -> Iterator[Finding]:
 
 
 _RULES: Final[tuple[Callable[[MachineFacts], Iterator[Finding]], ...]] = (
-    _python, _folders, _ports, _engines, _models, _servers, _limits, _hub, _gpu, _path,
+    _python, _folders, _ports, _engines, _models, _servers, _own_servers, _gpu, _limits, _hub, _path,
 )  # fmt: skip

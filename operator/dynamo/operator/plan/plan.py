@@ -186,7 +186,7 @@ def _worker(
         environment=(*shared, *((e.name, e.value or "") for e in component.env if e.value_from is None)),
         replicas=replicas,
         nodes=component.nodes,
-        accelerators=_accelerators(component),
+        accelerators=devices_of(component),
         ports=(Port("system", None, SYSTEM_PORT),),
         probe=Probe("system", "/health"),
         files=files,
@@ -257,7 +257,8 @@ def _secrets(model: ModelSpec, component: Component) -> Iterator[SecretRef]:
             yield SecretRef(variable.name, str(reference.get("name", "")), str(reference.get("key", "")), field)
 
 
-def _accelerators(component: Component) -> tuple[str, int] | None:
+def devices_of(component: Component) -> tuple[str, int] | None:
+    """Return the resource name of the devices that a pod of it asks for, and how many; None where it asks for none."""
     resource = component.accelerator.resource if component.accelerator else "nvidia.com/gpu"
     count = component.accelerator.count if component.accelerator else None
     if count is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ import click
 
 from dynamo.cli.cluster.errors import ClusterError
 from dynamo.operator.api.load import FileProblem, PipelineFileError, load_pipelines
-from dynamo.operator.api.v1alpha1 import API_VERSION, KIND
+from dynamo.operator.api.v1alpha1 import API_VERSION, KIND, DynamoPipeline
 from dynamo.operator.api.yaml_documents import read_documents
 
 Manifest = dict[str, Any]
@@ -90,6 +91,11 @@ def placed(manifests: Iterable[Manifest], asked: str | None, default: str) -> li
             )
         result.append(Named(manifest, own or asked or default))
     return result
+
+
+def pipelines_of(objects: Iterable[Named]) -> list[DynamoPipeline]:
+    """Return ours among objects that were checked."""
+    return [DynamoPipeline.model_validate_json(json.dumps(one.manifest)) for one in objects if one.is_pipeline]
 
 
 def report(error: PipelineFileError, source: Path, outcome: str) -> click.ClickException:

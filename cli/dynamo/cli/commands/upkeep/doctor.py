@@ -12,7 +12,7 @@ import click
 from dynamo.cli.commands.cluster_options import cluster_options, complete_pipeline
 
 if TYPE_CHECKING:
-    from dynamo.cli.cluster.client import Target
+    from dynamo.cli.cluster.client import Cluster, Target
     from dynamo.cli.diagnosis.findings import Finding, Report
     from dynamo.cli.diagnosis.pipeline import LocalFacts
     from dynamo.operator.api.v1alpha1 import DynamoPipeline
@@ -23,6 +23,7 @@ Examples:
   dynamo doctor pipeline.yaml          and what the pipelines of a file need of it
   dynamo doctor llama                  why a pipeline that is up here doesn't serve
   dynamo doctor --cluster              the cluster of the kubeconfig
+  dynamo doctor pipeline.yaml --cluster  and what the pipelines of a file need of it
   dynamo doctor llama -n serving       why a pipeline of the cluster isn't Ready
   dynamo doctor -o json | jq -r '.findings[].mend'
 
@@ -63,7 +64,8 @@ def _of_machine(name: str | None, offline: bool) -> Report:
 
     if name and not Path(name).exists():
         if has_state(state_home(os.environ), name):
-            return report_of([f"pipeline {name} on this machine"], pipeline.local_findings(_local_facts(name)))
+            findings = [*pipeline.local_findings(_local_facts(name)), *_local_traffic(name)]
+            return report_of([f"pipeline {name} on this machine", "its requests"], findings)
         sentence = f"no pipeline {name} was up on this machine, and it is no file (of a cluster: add -n NAMESPACE)"
         return report_of([], [], [sentence])
     pipelines, broken = _read(name)
@@ -107,24 +109,52 @@ def _local_facts(name: str) -> LocalFacts:
     return LocalFacts(name, state.file, True, parts)
 
 
+def _local_traffic(name: str) -> list[Finding]:
+    """Return why requests of a pipeline fail or are slow, where its frontend answers."""
+    from dynamo.cli.diagnosis import traffic
+    from dynamo.cli.local.facts.traffic import ask
+    from dynamo.cli.local.state import is_running, read_state, state_home
+
+    folder = state_home(os.environ) / name
+    state = read_state(folder)
+    if state is None or not state.url or not is_running(folder):
+        return []
+    facts = ask(state.url, name)
+    return list(traffic.findings(facts)) if facts else []
+
+
 def _of_cluster(name: str | None, target: Target) -> Report:
     from dynamo.cli.cluster.client import connect
-    from dynamo.cli.cluster.diagnosis_facts import cluster_facts, pipeline_facts, try_to
-    from dynamo.cli.cluster.pipelines.status import pipeline_called
+    from dynamo.cli.cluster.diagnosis_facts import cluster_facts, try_to
     from dynamo.cli.diagnosis import cluster as rules
+    from dynamo.cli.diagnosis.findings import report_of
+
+    unseen: list[str] = []
+    wanted, broken = _read(name) if name and Path(name).exists() else ([], [])
+    cluster = try_to(lambda: connect(target), unseen)
+    if cluster is None:
+        return report_of([], broken, unseen)
+    if name and not (wanted or broken):
+        return _of_cluster_pipeline(cluster, name, unseen)
+    seen = try_to(lambda: cluster_facts(cluster, wanted), unseen)
+    if seen is None:
+        return report_of([], broken, unseen)
+    looked = [
+        "rights", "CRD", "nodes", "DNS", "operator", "webhooks", "images", "policies", "quotas", "GPUs", "storage",
+        "Pod Security", "clocks",
+    ]  # fmt: skip
+    return report_of([f"{cluster.label}: {', '.join(looked)}"], [*broken, *rules.findings(seen[0])], seen[1])
+
+
+def _of_cluster_pipeline(cluster: Cluster, name: str, unseen: list[str]) -> Report:
+    from dynamo.cli.cluster.diagnosis_facts import pipeline_facts, traffic_facts, try_to
+    from dynamo.cli.cluster.pipelines.status import pipeline_called
+    from dynamo.cli.diagnosis import traffic
     from dynamo.cli.diagnosis.findings import report_of
     from dynamo.cli.diagnosis.pipeline import cluster_findings
 
-    unseen: list[str] = []
-    cluster = try_to(lambda: connect(target), unseen)
-    if cluster is None:
-        return report_of([], [], unseen)
-    if name:
-        one = try_to(lambda: pipeline_facts(cluster, pipeline_called(cluster, cluster.namespace, name)), unseen)
-        looked = [f"pipeline {name} in namespace {cluster.namespace}"]
-        return report_of(looked, cluster_findings(one) if one else (), unseen)
-    seen = try_to(lambda: cluster_facts(cluster), unseen)
-    if seen is None:
-        return report_of([], [], unseen)
-    looked = ["rights", "CRD", "operator", "webhooks", "images", "quotas", "GPUs", "storage", "Pod Security", "clocks"]
-    return report_of([f"{cluster.label}: {', '.join(looked)}"], rules.findings(seen[0]), seen[1])
+    facts = try_to(lambda: pipeline_facts(cluster, pipeline_called(cluster, cluster.namespace, name)), unseen)
+    requests = traffic_facts(cluster, name) if facts else None
+    findings = [*(cluster_findings(facts) if facts else ()), *(traffic.findings(requests) if requests else ())]
+    looked = [f"pipeline {name} in namespace {cluster.namespace}", *(["its requests"] if requests else [])]
+    return report_of(looked, findings, unseen)

@@ -13,7 +13,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from dynamo.cli.diagnosis.machine import EngineFact, FolderFact, GpuFact, MachineFacts, ModelFact, PortFact
+from dynamo.cli.diagnosis.devices import GpuFact, demand_of
+from dynamo.cli.diagnosis.machine import EngineFact, FolderFact, MachineFacts, ModelFact, PortFact
+from dynamo.cli.local.facts import servers
 from dynamo.cli.local.infra_servers import find_etcd, find_nats_server
 from dynamo.cli.local.ports import LOOPBACK, holder, is_free
 from dynamo.cli.local.state import is_running, read_state, running, state_home
@@ -29,7 +31,7 @@ _MOST_CHARACTERS: Final = 200
 def collect(pipelines: Sequence[DynamoPipeline], environment: Mapping[str, str], folder: Path) -> MachineFacts:
     """Return what the rules look at; `pipelines` say which ports, engines and models are wanted.
 
-    Their models are looked for from `folder`, the file's own. Asks no network.
+    Their models are looked for from `folder`, the file's own. Of the network, it asks etcd and NATS of the environment.
     """
     scripts = sysconfig.get_path("scripts")
     return MachineFacts(
@@ -43,6 +45,8 @@ def collect(pipelines: Sequence[DynamoPipeline], environment: Mapping[str, str],
         engines=engines(pipelines),
         models=models(pipelines, folder),
         gpu=_gpu(environment),
+        demands=demand_of(pipelines),
+        own_servers=servers.ask(environment),
         etcd=environment.get("ETCD_ENDPOINTS") or find_etcd() or "",
         nats=environment.get("NATS_SERVER") or find_nats_server() or "",
     )

@@ -1,0 +1,136 @@
+"""What can be wrong with GPUs: what pipelines ask for, what a machine or the nodes of a cluster have. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from dynamo.cli.diagnosis.findings import Finding, Weight
+
+if TYPE_CHECKING:
+    from dynamo.operator.api.v1alpha1 import DynamoPipeline
+
+NVIDIA: Final = "nvidia.com/gpu"
+_PLUGIN: Final = (
+    "helm upgrade -i nvdp nvidia-device-plugin --repo https://nvidia.github.io/k8s-device-plugin "
+    "-n nvidia-device-plugin --create-namespace"
+)
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What pipelines ask for of one kind of device."""
+
+    resource: str
+    per_pod: int
+    """Of the pod that asks for most."""
+    total: int
+    wanted_by: str
+    """The pipeline that asks for most."""
+
+
+@dataclass(frozen=True)
+class GpuFact:
+    """What device files and nvidia-smi of a machine say."""
+
+    devices: int = 0
+    driver: bool = False
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class NodeDevices:
+    """What the nodes of a cluster have of one kind of device."""
+
+    resource: str
+    labelled: int = 0
+    """Nodes whose labels say that they have one."""
+    allocatable: int = 0
+    largest: int = 0
+    """Of the node that offers most."""
+
+
+def demand_of(pipelines: Iterable[DynamoPipeline]) -> tuple[Demand, ...]:
+    """Return what pipelines ask for, a line for each kind of device."""
+    from dynamo.operator.plan.plan import devices_of
+
+    asked: dict[str, Demand] = {}
+    for pipeline in pipelines:
+        for component in pipeline.spec.components:
+            devices = devices_of(component)
+            if devices is None:
+                continue
+            resource, count = devices
+            replicas = pipeline.spec.replicas if component.replicas is None else component.replicas
+            before = asked.get(resource, Demand(resource, 0, 0, pipeline.name))
+            most, by = max((before.per_pod, before.wanted_by), (count, pipeline.name), key=lambda pair: pair[0])
+            asked[resource] = Demand(resource, most, before.total + count * replicas * component.nodes, by)
+    return tuple(asked.values())
+
+
+def machine_findings(gpu: GpuFact, demands: Iterable[Demand]) -> Iterator[Finding]:
+    """Yield what is wrong with the GPUs of this machine."""
+    wanted = next((demand for demand in demands if demand.resource == NVIDIA), None)
+    weight = Weight.ERROR if wanted else Weight.WARNING
+    if gpu.devices and gpu.error:
+        yield Finding(
+            "gpu-driver", "the GPU's driver doesn't answer", gpu.error,
+            "nvidia-smi, and install the driver of its version again", weight,
+        )  # fmt: skip
+    elif gpu.driver and not gpu.devices:
+        yield Finding(
+            "gpu-hidden", "the GPUs of this machine can't be seen here",
+            "its driver is loaded, and there is no /dev/nvidia0: a container was started without them",
+            "docker run --gpus all …, or sudo nvidia-modprobe -u -c=0", weight,
+        )  # fmt: skip
+    elif wanted and not gpu.devices:
+        yield Finding(
+            "no-gpu", f"{wanted.wanted_by} wants a GPU, and this machine has none",
+            f"there is no /dev/nvidia0, and a worker asks for {wanted.per_pod}",
+            "a CPU engine: spec.components[].engine llamacpp; or dynamo apply FILE to a cluster with GPUs",
+            Weight.WARNING,
+        )  # fmt: skip
+    elif wanted and wanted.per_pod > gpu.devices:
+        yield Finding(
+            "too-few-gpus", f"{wanted.wanted_by} wants more GPUs than this machine has",
+            f"a worker asks for {wanted.per_pod}, and there are {gpu.devices}",
+            f"lower spec.components[].tensorParallelSize to {gpu.devices}, or accelerator.count",
+        )  # fmt: skip
+
+
+def cluster_findings(nodes: Iterable[NodeDevices], demands: Iterable[Demand]) -> Iterator[Finding]:
+    """Yield what is wrong with the devices of a cluster's nodes."""
+    asked = {demand.resource: demand for demand in demands}
+    for offered in nodes:
+        demand = asked.get(offered.resource)
+        weight = Weight.ERROR if demand else Weight.WARNING
+        if offered.labelled and not offered.allocatable:
+            yield Finding(
+                "no-device-plugin", "pods can't get the GPUs of the nodes",
+                f"{offered.labelled} nodes have one, and none offers {offered.resource}: the device plugin doesn't run",
+                _PLUGIN, weight,
+            )  # fmt: skip
+        elif demand and not offered.allocatable:
+            yield Finding(
+                "no-gpu-nodes", "the cluster has no GPU node",
+                f"{demand.wanted_by} asks for {offered.resource}, and no node offers it",
+                "add a GPU node, or use a CPU engine: spec.components[].engine llamacpp (dynamo validate FILE)",
+            )  # fmt: skip
+        elif demand:
+            yield from _too_few(offered, demand)
+
+
+def _too_few(offered: NodeDevices, demand: Demand) -> Iterator[Finding]:
+    if demand.per_pod > offered.largest:
+        yield Finding(
+            "gpus-of-a-node", f"no node has as many GPUs as a pod of {demand.wanted_by} wants",
+            f"it asks for {demand.per_pod} {offered.resource}, and the largest node offers {offered.largest}",
+            f"spread a worker: spec.components[].nodes, or lower tensorParallelSize to {offered.largest}",
+        )  # fmt: skip
+    elif demand.total > offered.allocatable:
+        yield Finding(
+            "too-few-gpus", "the cluster has fewer GPUs than are asked for",
+            f"{demand.total} {offered.resource} are asked for, and all nodes together offer {offered.allocatable}",
+            f"add GPU nodes, or: kubectl scale dp/{demand.wanted_by} --replicas=N", Weight.WARNING,
+        )  # fmt: skip

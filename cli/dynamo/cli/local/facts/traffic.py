@@ -1,0 +1,69 @@
+"""Reads what a frontend has counted, out of its `/metrics`: facts for `diagnosis/traffic.py`."""
+
+from __future__ import annotations
+
+import http.client
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+from dynamo.cli.diagnosis.traffic import TrafficFacts
+
+SECONDS: Final = 3.0
+_MOST_BYTES: Final = 1 << 22
+_PREFIX: Final = "dynamo_frontend_"
+
+Sample = tuple[str, dict[str, str], float]
+
+
+def ask(url: str, pipeline: str) -> TrafficFacts | None:
+    """Ask a frontend; None where it doesn't answer, which is another rule's affair."""
+    try:
+        with urllib.request.urlopen(f"{url}/metrics", timeout=SECONDS) as answer:
+            return read(answer.read(_MOST_BYTES).decode(errors="replace"), pipeline)
+    except (OSError, http.client.HTTPException, ValueError):
+        return None
+
+
+def read(text: str, pipeline: str, where: str = "") -> TrafficFacts:
+    """Return the facts of a text in Prometheus' format."""
+    sums: Counter[str] = Counter()
+    failures: Counter[str] = Counter()
+    rejections: Counter[str] = Counter()
+    timeouts: Counter[str] = Counter()
+    unserved = []
+    for name, labels, value in _samples(text):
+        sums[name] += value
+        if name == "failures_total":
+            failures[labels.get("error_type", "")] += int(value)
+        elif name == "rejected_requests_total":
+            rejections[labels.get("reason", "")] += int(value)
+        elif name == "timeouts_total":
+            timeouts[labels.get("type", "")] += int(value)
+        elif name == "model_ready" and not value:
+            unserved.append(labels.get("model", ""))
+    return TrafficFacts(
+        pipeline, where, int(sums["requests_total"]), failures, rejections, timeouts,
+        broken_off=int(sums["model_migration_exhausted_total"]),
+        first_token_seconds=_mean(sums, "time_to_first_token_seconds"),
+        token_seconds=_mean(sums, "inter_token_latency_seconds"),
+        queue_seconds=_mean(sums, "router_queue_wait_seconds"),
+        waiting=int(sums["router_queue_pending_requests"]),
+        unserved=tuple(unserved),
+    )  # fmt: skip
+
+
+def _mean(sums: Counter[str], histogram: str) -> float | None:
+    count = sums[f"{histogram}_count"]
+    return sums[f"{histogram}_sum"] / count if count else None
+
+
+def _samples(text: str) -> Iterator[Sample]:
+    """Yield the frontend's own samples, buckets left out."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.name.startswith(_PREFIX) and not sample.name.endswith("_bucket"):
+                yield sample.name.removeprefix(_PREFIX), dict(sample.labels), sample.value
