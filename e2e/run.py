@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 
 from e2e import arrival
 from e2e.images.make import make_images
+from e2e.images.recipes import read
 from e2e.kind import binaries, cluster, dockerd
 from e2e.kind.cluster import Kind
 from e2e.kind.docker import Docker
@@ -51,9 +52,9 @@ def main(words: Sequence[str]) -> int:
             case ["down"]:
                 with _alone(places):
                     cluster.down(places)
-            case ["arrive", lock]:
+            case ["arrive", "--full" | "--usual" as lane, lock]:
                 with arrival.announced(int(lock)):
-                    _up(places)
+                    _up(places, full=lane == "--full")
             case ["tools"]:
                 with _alone(places):
                     binaries.build_all(places, (*binaries.TOOLS, *binaries.BENCH_TOOLS))
@@ -109,7 +110,7 @@ def _test(places: Places, words: Sequence[str]) -> int:
         return _pytest([], dict(os.environ), words)
     with _alone(places):
         if places.kept.exists():
-            kind = _up(places)
+            kind = _up(places, full="--full" in words)
             return _pytest(kind.docker.enter, {**os.environ, **kind.env}, words)
         with _cluster(places, full="--full" in words) as (kind, coming):
             return _pytest(kind.docker.enter, {**os.environ, **kind.env, **coming, "E2E_CLUSTER_GOES": "1"}, words)
@@ -123,7 +124,8 @@ def _cluster(places: Places, *, full: bool) -> Iterator[tuple[Kind, dict[str, st
         docker = _tools(places, full=full)
         if docker.private:
             dockerd.start(places)
-        with arrival.awaited(places.arrival, [sys.executable, "-m", "e2e.run", "arrive"]) as coming:
+        lane = "--full" if full else "--usual"
+        with arrival.awaited(places.arrival, [sys.executable, "-m", "e2e.run", "arrive", lane]) as coming:
             yield Kind(places, docker), coming
     finally:
         cluster.down(places)
@@ -137,16 +139,17 @@ def _tools(places: Places, *, full: bool = False) -> Docker:
     return docker
 
 
-def _up(places: Places) -> Kind:
+def _up(places: Places, *, full: bool) -> Kind:
     docker = _tools(places)
-    images = make_images(places, tool="buildah" if docker.private else "")
+    names = [] if full else read(REPOSITORY).usual
+    images = make_images(places, names, tool="buildah" if docker.private else "")
     kind = cluster.up(places, docker)
     kind.load(image.file for image in images)
     return kind
 
 
 def _keep(places: Places) -> int:
-    kind = _up(places)
+    kind = _up(places, full=True)
     places.kept.touch()
     enter = " ".join(kind.docker.enter)
     say("the cluster is up; `make e2e` uses it and leaves it, `make e2e-down` deletes it")

@@ -17,7 +17,7 @@ variable "SOURCE_DATE_EPOCH" {
 }
 
 group "default" {
-  targets = ["operator", "frontend", "worker", "worker-llamacpp"]
+  targets = ["operator", "frontend", "worker", "worker-llamacpp", "worker-openai"]
 }
 
 target "_common" {

@@ -38,11 +38,12 @@ class Buildah:
         if parent:
             self._bring_in(*parent)
         arguments = {"BASE": debian.BASE, "BUILDER": debian.BUILDER, **recipe.arguments}
-        arguments |= {"WORKER": parent[0]} if parent else {}
+        arguments |= dict.fromkeys(recipe.parent_arguments, parent[0]) if parent else {}
         self._run(
             *["bud", "--layers", "--timestamp", "0", "--network", "host", "--pull-never"],
             *["--volume", f"{CERTIFICATES}:{CERTIFICATES}:ro", "--secret", f"id=pip,src={settings}"],
             *_build_arguments(arguments),
+            *(["--target", recipe.target] if recipe.target else []),
             *["--file", str(context / recipe.file), "--tag", recipe.reference, str(context)],
             seconds=BUILD_SECONDS,
         )

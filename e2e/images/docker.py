@@ -31,13 +31,14 @@ class Docker:
         arguments = dict(recipe.arguments) | ({"BASE": self.base} if self.base else {})
         if parent:
             self._run("load", "--quiet", "--input", str(parent[1]), seconds=COPY_SECONDS)
-            arguments |= {"WORKER": parent[0]}
+            arguments |= dict.fromkeys(recipe.parent_arguments, parent[0])
         given = [word for key, value in sorted(arguments.items()) for word in ("--build-arg", f"{key}={value}")]
         secret = ["--secret", f"id=pip,src={settings}"]
         build = [
             "build",
             *secret,
             *given,
+            *(["--target", recipe.target] if recipe.target else []),
             "--file",
             str(context / recipe.file),
             "--tag",

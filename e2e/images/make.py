@@ -82,15 +82,18 @@ def _recipe(workshop: Workshop, recipe: Recipe, parent: Made | None) -> Made:
         identity=workshop.tool.identity,
         reference=recipe.reference,
         arguments=dict(recipe.arguments),
-        context=parent.file.name if parent else workshop.content,
-        file=(workshop.context / recipe.file).read_text(),
+        parent=parent.file.name if parent else "",
+        context=workshop.content if recipe.holds_source else "",
+        file="\n".join((workshop.context / source).read_text() for source in recipe.sources),
+        target=recipe.target,
     )
     made = Made(recipe.name, recipe.reference, workshop.folder / f"{recipe.name}-{name}.tar")
     given = (parent.reference, parent.file) if parent else None
     with _writing(made) as part:
         if part:
             workshop.tool.build(recipe, workshop.context, workshop.settings, part, given)
-            _check(made, part, pip_settings.hosts(workshop.settings.read_text()))
+            if not recipe.is_stock:
+                _check(made, part, pip_settings.hosts(workshop.settings.read_text()))
     return made
 
 
@@ -148,9 +151,9 @@ def _workshop(places: Places, tool: str) -> Iterator[Workshop]:
         context, settings = Path(work) / "context", Path(work) / "pip.conf"
         snapshot(REPOSITORY, context)
         content = digest_of(context)
-        for recipe in read(REPOSITORY).recipes:
-            (context / recipe.file).parent.mkdir(parents=True, exist_ok=True)
-            (context / recipe.file).write_text((REPOSITORY / recipe.file).read_text())
+        for source in {source for recipe in read(REPOSITORY).recipes for source in recipe.sources}:
+            (context / source).parent.mkdir(parents=True, exist_ok=True)
+            (context / source).write_text((REPOSITORY / source).read_text())
         settings.touch(mode=0o600)
         settings.write_text(pip_settings.of_this_machine())
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 _HUB = "docker.io"
+OPENAI = {"ENGINE": "openai"}
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,26 @@ class Recipe:
     """The Dockerfile, from the repository's root."""
     arguments: Mapping[str, str] = field(default_factory=dict)
     parent: str = ""
-    """The name of the recipe whose image is given as WORKER."""
+    """The name of the recipe whose image is given as `parent_arguments`."""
+    parent_arguments: tuple[str, ...] = ("WORKER",)
+    target: str = ""
+    """The stage to build; empty: the last one."""
+    files: tuple[str, ...] = ()
+    """Files beside the Dockerfile that the build needs, and that .dockerignore leaves out."""
+    is_stock: bool = False
+    """Whether it stands for an image of somebody else's, or is built on one: it keeps their promises, not ours."""
+    is_full: bool = False
+    """Whether only scenarios marked `full` need it."""
+
+    @property
+    def holds_source(self) -> bool:
+        """Whether our source is put into it by this recipe, and not by its parent's."""
+        return not self.parent or bool(self.target)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Files that the build gets beside the context."""
+        return (self.file, *self.files)
 
 
 @dataclass(frozen=True)
@@ -49,12 +69,18 @@ class Catalogue:
     @property
     def ours(self) -> list[str]:
         """Those that the project gives its users."""
-        return [recipe.name for recipe in self.recipes if not recipe.parent]
+        return [recipe.name for recipe in self.recipes if not (recipe.parent or recipe.is_stock)]
 
     @property
     def names(self) -> list[str]:
         """In the order in which they are made."""
         return [*(program.name for program in self.programs), *(recipe.name for recipe in self.recipes)]
+
+    @property
+    def usual(self) -> list[str]:
+        """Those that scenarios need which aren't marked `full`."""
+        rare = {recipe.name for recipe in self.recipes if recipe.is_full}
+        return [name for name in self.names if name not in rare]
 
 
 def read(root: Path) -> Catalogue:
@@ -82,13 +108,27 @@ def catalogue(values: Mapping[str, Any], version: str) -> Catalogue:
             Recipe("frontend", reference(registry, pipelines["frontend"], version), "Dockerfile.frontend"),
             Recipe("worker", reference(registry, workers["default"], version), "Dockerfile.worker"),
             Recipe("worker-llamacpp", llamacpp, "Dockerfile.worker", {"ENGINE": "llamacpp"}),
+            Recipe("worker-openai", reference(registry, workers["openai"], version), "Dockerfile.worker", OPENAI),
             Recipe("worker-gemma", _beside(llamacpp, "gemma"), "e2e/images/Dockerfile.gemma", parent="worker-llamacpp"),
+            *_stock(llamacpp),
         ),
         programs=(
             Program("etcd", _reference(values["etcd"]["image"], version), "etcd", built="platform-etcd"),
             Program("nats", _reference(values["nats"]["image"], version), "nats-server"),
         ),
     )
+
+
+def _stock(worker: str) -> Iterator[Recipe]:
+    """Yield an engine's own image, and the worker that is built beside it."""
+    yield Recipe(
+        "llama-server", _beside(worker, "stock"), "e2e/images/Dockerfile.llama-server",
+        files=("e2e/images/llama_server.py",), is_stock=True, is_full=True,
+    )  # fmt: skip
+    yield Recipe(
+        "worker-beside", _beside(worker, "beside"), "Dockerfile.worker", {"ENGINE": "llamacpp"}, "llama-server",
+        parent_arguments=("BASE", "BUILDER"), target="beside", is_stock=True, is_full=True,
+    )  # fmt: skip
 
 
 def reference(registry: str, repository: str, tag: str) -> str:

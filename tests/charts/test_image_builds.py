@@ -35,7 +35,7 @@ def test_the_images_are_those_that_the_chart_asks_for() -> None:
     asked = {values(PLATFORM)["operator"]["image"]["repository"], values(PLATFORM)["pipelines"]["images"]["frontend"]}
     asked |= set(values(PLATFORM)["pipelines"]["images"]["workers"].values())
     assert {f"docker.io/{name}:{version}" for name in asked} <= made
-    assert CATALOGUE.ours == ["operator", "frontend", "worker", "worker-llamacpp"]
+    assert CATALOGUE.ours == ["operator", "frontend", "worker", "worker-llamacpp", "worker-openai"]
 
 
 def read_version() -> str:
@@ -44,10 +44,19 @@ def read_version() -> str:
     return next(line for line in lines if line.startswith("appVersion:")).split('"')[1]
 
 
-def test_every_recipe_has_its_file() -> None:
+def test_images_that_only_long_scenarios_need_are_left_out_of_the_others() -> None:
+    """An engine's own image, and the worker built beside it, which holds our source and so changes with it."""
+    assert set(CATALOGUE.names) - set(CATALOGUE.usual) == {"llama-server", "worker-beside"}
+    beside = next(recipe for recipe in CATALOGUE.recipes if recipe.name == "worker-beside")
+    assert (beside.target, beside.parent, beside.holds_source) == ("beside", "llama-server", True)
+    assert f"AS {beside.target}\n" in (ROOT / beside.file).read_text()
+
+
+def test_every_recipe_has_its_files() -> None:
     """And the parent of each is made before it."""
     names = [recipe.name for recipe in CATALOGUE.recipes]
-    assert [recipe.file for recipe in CATALOGUE.recipes if not (ROOT / recipe.file).is_file()] == []
+    sources = [source for recipe in CATALOGUE.recipes for source in recipe.sources]
+    assert [source for source in sources if not (ROOT / source).is_file()] == []
     assert all(names.index(recipe.parent) < names.index(recipe.name) for recipe in CATALOGUE.recipes if recipe.parent)
     assert default_base(ROOT).startswith("python:")
 

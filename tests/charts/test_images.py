@@ -243,7 +243,7 @@ def test_the_bake_file_makes_what_the_chart_asks_for() -> None:
     made = {
         f"dynamo-pipelines/{name}" for name in re.findall(r"\$\{REGISTRY\}/([\w-]+):\$\{VERSION\}", BAKE.read_text())
     }
-    engines = ("vllm", "sglang", "trtllm", "mistralrs-cuda", "llamacpp-cuda", "openai")
+    engines = ("vllm", "sglang", "trtllm", "mistralrs-cuda", "llamacpp-cuda")
     assert made - asked == {f"dynamo-pipelines/worker-{name}" for name in engines}
     assert asked <= made
 

@@ -40,6 +40,7 @@ class Stack:
         self.folder = folder
         self.etcd_port, self.peer_port, self.nats_port, self.nats_http = free_ports(4)
         self.etcd_endpoints = [f"http://127.0.0.1:{self.etcd_port}"]
+        self.nats_ports = [self.nats_port]
         self.processes: list[Process] = []
         self._path = without(folder / "absent", "aiohttp")
         self.etcd = self.start_etcd()
@@ -76,6 +77,21 @@ class Stack:
             self.wait_for_node(n)
         return nodes
 
+    def use_nats_cluster(self) -> list[Process]:
+        """Three servers with routes in place of the one; what is started from now on uses them."""
+        self.nats.kill()
+        ports = free_ports(6)
+        routes = ",".join(f"nats-route://127.0.0.1:{port}" for port in ports[3:])
+        self.nats_ports = ports[:3]
+        servers = []
+        for n, (client, route) in enumerate(zip(self.nats_ports, ports[3:], strict=True)):
+            argv = [binary("nats-server"), "-a", "127.0.0.1", "-p", str(client), "--name", f"nats-{n}"]
+            argv += ["--cluster_name", "test", "--cluster", f"nats://127.0.0.1:{route}", "--routes", routes]
+            servers.append(self.start(f"nats-{n}", argv))
+        for port in self.nats_ports:
+            eventually("nats listens", lambda: _listens(port))  # noqa: B023 - waited for at once
+        return servers
+
     def wait_for_node(self, number: int) -> None:
         """Return when a node of the cluster knows its leader and serves."""
         health = f"{self.etcd_endpoints[number]}/health"
@@ -85,7 +101,7 @@ class Stack:
     def env(self) -> dict[str, str]:
         return {
             "ETCD_ENDPOINTS": ",".join(self.etcd_endpoints),
-            "NATS_SERVER": f"nats://127.0.0.1:{self.nats_port}",
+            "NATS_SERVER": ",".join(f"nats://127.0.0.1:{port}" for port in self.nats_ports),
             "DYN_TOKEN_ECHO_DELAY_MS": "5",
             "PYTHONPATH": self._path,
         }

@@ -59,6 +59,97 @@ def test_an_engine_without_an_image_is_refused(namespace: Namespace) -> None:
     assert workers(namespace, NAME) == []
 
 
+@pytest.mark.parametrize("resource", [MIG, "amd.com/gpu", "gpu.intel.com/i915", "gpu.intel.com/xe"])
+def test_devices_of_others(namespace: Namespace, resource: str) -> None:
+    """MIG slices and other vendors' devices are asked of the scheduler and of the kubelet, and granted."""
+    with _capacity(namespace.cluster, resource, 1):
+        namespace.apply(pipeline(NAME, {"engine": "mocker", "accelerator": {"resource": resource, "count": 1}}))
+        namespace.wait_ready(NAME)
+        (pod,) = workers(namespace, NAME)
+        assert pod["spec"]["containers"][0]["resources"]["limits"][resource] == "1"
+        namespace.kubectl("delete", f"dp/{NAME}", "--wait=true")
+
+
+def test_a_pod_as_its_node_wants_it(namespace: Namespace, runtime_class: str) -> None:
+    """A runtime class, memory to share, a claim that is there already: the process finds them."""
+    claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    namespace.apply({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "hub"}, "spec": claim})
+    worker: Object = {"engine": "mocker", "runtimeClassName": runtime_class, "sharedMemory": "96Mi"}
+    namespace.apply(pipeline(NAME, worker, model={"name": NAME, "cache": {"claimName": "hub"}}))
+    namespace.wait_ready(NAME)
+    (pod,) = workers(namespace, NAME)
+    assert pod["spec"]["runtimeClassName"] == runtime_class
+    shell = ["exec", pod["metadata"]["name"], "-c", "worker", "--", "python3", "-c"]
+    size = "import os; s = os.statvfs('/dev/shm'); print(s.f_blocks * s.f_frsize >> 20)"
+    assert namespace.kubectl(*shell, size).strip() == "96"
+    namespace.kubectl(*shell, "open('/var/cache/dynamo/kept', 'w').close()")
+    bound = namespace.get("v1/PersistentVolumeClaim", "hub")
+    assert bound is not None
+    assert bound["status"]["phase"] == "Bound"
+
+
+@pytest.fixture
+def runtime_class(cluster: Cluster) -> Iterator[str]:
+    """A RuntimeClass whose handler every containerd has."""
+    name = f"e2e-{secrets.token_hex(4)}"
+    cluster.apply(
+        {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": name}, "handler": "runc"}
+    )
+    yield name
+    cluster.kubectl("delete", "runtimeclass", name)
+
+
+def test_claimed_devices(namespace: Namespace) -> None:
+    """Dynamic resource allocation, without a driver: the claim is made, the pod waits, and the status names both."""
+    device_class = f"e2e-{secrets.token_hex(4)}.example.com"
+    worker: Object = {"engine": "mocker", "resourceClaims": [{"name": "gpus", "resourceClaimTemplateName": "one-gpu"}]}
+    namespace.apply(pipeline(NAME, worker))
+    template_missing = wait_for("it says why", lambda: _saying(namespace, "template one-gpu"), SAY_SECONDS)
+    assert template_missing["status"] == "False"
+    request = {"name": "gpu", "exactly": {"deviceClassName": device_class}}
+    namespace.apply(
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaimTemplate",
+            "metadata": {"name": "one-gpu"},
+            "spec": {"spec": {"devices": {"requests": [request]}}},
+        }
+    )
+    (claim,) = wait_for("its claim", lambda: namespace.list("resource.k8s.io/v1/ResourceClaim"), SAY_SECONDS)
+    wait_for("it names it", lambda: _saying(namespace, f"ResourceClaim {claim['metadata']['name']}"), SAY_SECONDS)
+    (pod,) = workers(namespace, NAME)
+    assert claim["metadata"]["ownerReferences"][0]["name"] == pod["metadata"]["name"]
+    assert pod["spec"]["containers"][0]["resources"]["claims"] == [{"name": "gpus"}]
+    assert not pod["spec"].get("nodeName")
+
+
+def _saying(namespace: Namespace, words: str) -> dict[str, str] | None:
+    condition = namespace.condition(NAME)
+    return condition if words in condition.get("message", "") else None
+
+
+def test_gangs(namespace: Namespace) -> None:
+    """What Kueue and Volcano read stands on sets and pods; their schedulers aren't here."""
+    worker: Object = {
+        "engine": "vllm",
+        "image": IMAGE,
+        "nodes": 2,
+        "tensorParallelSize": 2,
+        "queueName": "gpus",
+        "gangScheduling": True,
+        "schedulerName": "volcano",
+    }
+    namespace.apply(pipeline(NAME, worker, model={"source": "hf://org/repo", "name": "m"}))
+    wait_for("both pods", lambda: len(workers(namespace, NAME)) == 2, SAY_SECONDS)
+    pods = workers(namespace, NAME)
+    (stateful_set,) = namespace.list("apps/v1/StatefulSet")
+    for item in (stateful_set, *pods):
+        assert item["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "gpus"
+        assert item["metadata"]["annotations"]["scheduling.volcano.sh/group-min-member"] == "2"
+    assert {pod["spec"]["schedulerName"] for pod in pods} == {"volcano"}
+    assert not any(pod["spec"].get("nodeName") for pod in pods), "no such scheduler has looked at them"
+
+
 def test_placement(namespace: Namespace) -> None:
     """The typed fields reach a pod that runs: a MIG slice, a tainted node's toleration, labels, a queue, patience."""
     worker: Object = {

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import pytest
-import yaml
 from e2e.cluster.installation import Platform
-from e2e.cluster.outage import home, operator_selector
+from e2e.namespace.images import worker_image
 from e2e.namespace.namespace import Namespace
-from e2e.namespace.pipelines import asking, pipeline
+from e2e.namespace.pipelines import asking, pipeline, workers
 from openai import OpenAI
 
 NAME, MODEL = "gemma", "gemma-3-270m"
@@ -19,10 +18,26 @@ TOKENS = 8
 @pytest.mark.timeout(1800)
 def test_llamacpp(namespace: Namespace, platform: Platform) -> None:
     """It knows the capital of Germany, counts its tokens, and streams what it says whole."""
+    _speaks(namespace, worker_image(platform, "gemma"))
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1800)
+def test_a_worker_beside_an_engines_own_image(namespace: Namespace, platform: Platform) -> None:
+    """It speaks as well, and the engine's packages are those of its own image: an older click than our constraints'."""
+    _speaks(namespace, worker_image(platform, "beside"))
+    (pod,) = workers(namespace, NAME)
+    code = "import click, importlib.metadata as m; print(m.version('click'), click.__file__)"
+    version, place = namespace.kubectl("exec", pod["metadata"]["name"], "--", "python", "-c", code).split()
+    assert version == "8.1.8"
+    assert not place.startswith("/opt/dynamo")
+
+
+def _speaks(namespace: Namespace, image: str) -> None:
     worker = {
         "engine": "llamacpp",
         "resources": {"requests": {"cpu": "500m", "memory": "1Gi"}},
-        "podTemplate": {"spec": {"containers": [{"name": "worker", "image": _image_with_model(platform)}]}},
+        "image": image,
     }
     namespace.apply(pipeline(NAME, worker, model={"source": "file:///models/gemma.gguf", "name": MODEL}))
     namespace.wait_loaded(NAME)
@@ -35,14 +50,6 @@ def test_llamacpp(namespace: Namespace, platform: Platform) -> None:
         assert answer.usage.prompt_tokens > len(PROMPT.split())
         assert answer.usage.completion_tokens == TOKENS
         assert _streamed(client) == text
-
-
-def _image_with_model(platform: Platform) -> str:
-    """Beside the image of the platform's llama.cpp workers: the same with a model inside (e2e/images)."""
-    here, selector = home(platform), operator_selector(platform)
-    (config,) = here.list("v1/ConfigMap", selector)
-    image: str = yaml.safe_load(config["data"]["config.yaml"])["images"]["workers"]["llamacpp"]
-    return image.replace("/worker-llamacpp", "/worker-gemma")
 
 
 def _streamed(client: OpenAI) -> str:

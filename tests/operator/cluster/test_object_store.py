@@ -121,7 +121,8 @@ STATES = st.one_of(
 LAST: st.SearchStrategy[dict[str, Any]] = st.one_of(st.just({}), st.fixed_dictionaries({"terminated": ENDED}))
 CONTAINERS = st.lists(
     st.fixed_dictionaries(
-        {"name": st.sampled_from(["c", "model"]), "ready": st.booleans()}, optional={"state": STATES, "lastState": LAST}
+        {"name": st.sampled_from(["c", "model", "server", "worker"]), "ready": st.booleans()},
+        optional={"state": STATES, "lastState": LAST, "started": st.booleans()},
     ),
     max_size=2,
 )
@@ -138,6 +139,17 @@ CONDITIONS = st.lists(
 )
 
 
+PROBED = {"name": "server", "image": "i", "startupProbe": {"periodSeconds": 5, "failureThreshold": 3}}
+CLAIM = {"name": "g", "resourceClaimTemplateName": "t"}
+SPECS: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
+    {"containers": st.just([])},
+    optional={
+        "nodeName": st.just("n"), "initContainers": st.sampled_from([[PROBED], [{"name": "model"}]]),
+        "resourceClaims": st.just([CLAIM]),
+    },
+)  # fmt: skip
+
+
 @given(
     st.fixed_dictionaries(
         {"phase": st.sampled_from(["Pending", "Running", "Failed"])},
@@ -146,11 +158,12 @@ CONDITIONS = st.lists(
             "reason": st.just("Evicted"), "message": st.just("no room"),
         },
     ),
+    SPECS,
     st.booleans(),
 )  # fmt: skip
-def test_what_is_left_out_of_a_pod_decides_nothing(status: dict[str, Any], ends: bool) -> None:
+def test_what_is_left_out_of_a_pod_decides_nothing(status: dict[str, Any], spec: dict[str, Any], ends: bool) -> None:
     """Whether it serves, and why it doesn't, is the same with and without it."""
-    pod = child(status=status)
+    pod = child(status=status, spec=spec)
     if ends:
         pod["metadata"]["deletionTimestamp"] = "2026-11-21T00:00:00Z"
     kept = trimmed(PODS, pod)
@@ -173,6 +186,23 @@ def test_a_pod_on_its_way_is_no_news() -> None:
     ]
     news = [store.take(PODS, child(version=n, status=entry)) for n, entry in enumerate(on_its_way)]
     assert news == [{KEY}, set(), set(), set(), {KEY}]
+
+
+def test_a_worker_that_answers_is_news() -> None:
+    """Once: then it may be asked what it waits for, at its address; that it gets ready is told as of all pods."""
+    store = opened()
+
+    def status(started: bool, ready: bool) -> dict[str, Any]:
+        container = {"name": "worker", "started": started, "state": {"running": {"startedAt": "t"}}}
+        conditions = [{"type": "Ready", "status": str(ready)}]
+        return {"phase": "Running", "podIP": "1", "conditions": conditions, "containerStatuses": [container]}
+
+    states = [status(False, False), status(True, False), status(True, False), status(True, True)]
+    assert [bool(store.take(PODS, child(version=n, status=state))) for n, state in enumerate(states)] == [
+        True, True, False, True,
+    ]  # fmt: skip
+    assert trimmed(PODS, child(status=states[1]))["status"]["podIP"] == "1"
+    assert "podIP" not in trimmed(PODS, child(status=states[0])).get("status", {})
 
 
 def test_a_model_that_is_loaded_is_news() -> None:

@@ -129,20 +129,29 @@ def test_stopping_a_server_that_never_started() -> None:
 async def test_the_health_of_a_runtime() -> None:
     """Not ready before anything is served, ready with its endpoints, not ready when the program says so or drains."""
     async with await DistributedRuntime.in_memory() as runtime:
-        assert runtime_health(runtime) == (False, {}, ["no endpoint is served yet"])
+        assert runtime_health(runtime) == Health(False, {}, ["no endpoint is served yet"])
         served = await runtime.endpoint("a.b.c").start(lambda incoming: incoming.finish())
         await until("the runtime is ready", lambda: runtime_health(runtime).ready, 5)
-        assert runtime_health(runtime) == (True, {"c": True}, [])
+        assert runtime_health(runtime) == Health(True, {"c": True}, [])
         bus = runtime.bus
         assert isinstance(bus, MemoryBus)
         bus.disconnect()
-        assert runtime_health(runtime) == (False, {"c": True}, ["the bus is away: no request can come"])
+        assert runtime_health(runtime) == Health(False, {"c": True}, ["the bus is away: no request can come"])
         bus.reconnect()
         assert runtime_health(runtime).ready
         runtime.set_health_status(False)
-        assert runtime_health(runtime) == (False, {"c": True}, ["the program has set itself not ready"])
+        assert runtime_health(runtime) == Health(False, {"c": True}, ["the program has set itself not ready"])
         runtime.set_health_status(True)
         assert runtime_health(runtime).ready
         runtime.health = None
         await served.drain(0)
-        assert runtime_health(runtime) == (False, {"c": False}, ["a.b.c: this instance is leaving"])
+        assert runtime_health(runtime) == Health(False, {"c": False}, ["a.b.c: this instance is leaving"])
+
+
+def test_what_an_engine_remarks() -> None:
+    """It is why the process isn't ready, first of all, or a note beside which it serves."""
+    remarks = ["waits for its server"]
+    starting = Health(False, {}, ["no endpoint is served yet"]).with_remarks(remarks)
+    assert starting.reasons == [*remarks, "no endpoint is served yet"]
+    serving = Health(True, {"c": True}).with_remarks(remarks)
+    assert (serving.reasons, serving.notes) == ((), remarks)

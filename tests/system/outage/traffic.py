@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,6 +27,8 @@ class Answer:
     over: bool = False
     """With `[DONE]`."""
     status: int = 0
+    gap: float = 0.0
+    """Longest time in seconds without an event."""
 
     @property
     def exact(self) -> bool:
@@ -97,8 +100,10 @@ class Traffic:
             if opened.status_code != 200:
                 answer.error = json.loads(await opened.aread())["error"]
                 return
+            last = time.monotonic()
             async for line in opened.aiter_lines():
                 if line.startswith("data: "):
+                    answer.gap, last = max(answer.gap, time.monotonic() - last), time.monotonic()
                     _take(answer, line.removeprefix("data: "))
 
     async def where(self) -> int:

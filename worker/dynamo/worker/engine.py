@@ -174,6 +174,14 @@ class Absent(Protocol):
 
 
 @runtime_checkable
+class Remarking(Protocol):
+    """Part of an engine that says in words what it waits for while it starts, and what is wrong while it serves."""
+
+    def remarks(self) -> Sequence[str]:
+        """Return the sentences, which `/health` shows and the operator puts into the status: few, and none at rest."""
+
+
+@runtime_checkable
 class Stepping(Protocol):
     """Part of an engine that knows when its sinks have all that there is just now."""
 

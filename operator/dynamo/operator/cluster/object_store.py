@@ -19,7 +19,8 @@ import msgspec
 from dynamo.operator.cluster.observe import MERELY_STARTING, is_ready, label
 from dynamo.operator.kube.resources import Key, Resource
 from dynamo.operator.manifests import naming
-from dynamo.operator.manifests.workers import LOADER
+from dynamo.operator.manifests.server import CONTAINER as SERVER
+from dynamo.operator.manifests.workers import CONTAINER, LOADER
 
 Object = Mapping[str, Any]
 
@@ -156,10 +157,19 @@ _STATUS: Mapping[str, tuple[str, ...]] = {
     "Deployment": ("observedGeneration", "replicas", "readyReplicas", "updatedReplicas", "conditions"),
     "Service": ("loadBalancer",),
     "Ingress": ("loadBalancer",),
-    "Pod": ("phase", "reason", "message", "conditions", "initContainerStatuses", "containerStatuses"),
+    "Pod": (
+        "phase",
+        "reason",
+        "message",
+        "conditions",
+        "initContainerStatuses",
+        "containerStatuses",
+        "resourceClaimStatuses",
+    ),
 }
 """What `observe` and `frontend_url` read; the other kinds' statuses aren't read."""
-_CONTAINER = ("name", "ready", "state", "lastState")
+_OF_CONTAINERS = ("initContainerStatuses", "containerStatuses")
+_CONTAINER = ("name", "ready", "started", "state", "lastState")
 
 
 def trimmed(resource: Resource, body: Object) -> dict[str, Any]:
@@ -168,14 +178,37 @@ def trimmed(resource: Resource, body: Object) -> dict[str, Any]:
     kept: dict[str, Any] = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata}
     if resource.kind == "Pod":
         metadata.pop("annotations", None)
-        if "deletionTimestamp" in metadata and (node := (body.get("spec") or {}).get("nodeName")):
-            kept["spec"] = {"nodeName": node}  # a pod that hangs is reported with its node
+        if spec := _pod_spec(body):
+            kept["spec"] = spec
     else:
         kept |= {k: v for k, v in body.items() if k not in ("apiVersion", "kind", "metadata", "status")}
     status = dict(_status(resource, body.get("status") or {}))
-    if resource.kind == "Pod" and label(body, naming.COMPONENT) == naming.FRONTEND and is_ready(body):
-        status["podIP"] = body["status"].get("podIP", "")  # one that isn't ready isn't asked, and its address no news
+    if "resourceClaims" not in kept.get("spec", {}):
+        status.pop("resourceClaimStatuses", None)
+    if resource.kind == "Pod" and _is_asked(body):
+        status["podIP"] = body["status"].get("podIP", "")  # of one that isn't asked, its address is no news
     return {**kept, "status": status} if status else kept
+
+
+def _pod_spec(body: Object) -> Object:
+    """Return what is read of a pod's spec: where it hangs, which claims it waits for, how long its server may take."""
+    spec, kept = body.get("spec") or {}, {}
+    node = spec.get("nodeName")
+    if node and "deletionTimestamp" in body["metadata"]:
+        kept["nodeName"] = node
+    if not node and (claims := spec.get("resourceClaims")):
+        kept["resourceClaims"] = claims
+    probes = [c.get("startupProbe") for c in spec.get("initContainers") or () if c.get("name") == SERVER]
+    if probes:
+        kept["initContainers"] = [{"name": SERVER, "startupProbe": probe} for probe in probes]
+    return kept
+
+
+def _is_asked(body: Object) -> bool:
+    """Return whether its process is asked: of frontends those that are ready, of workers those that answer."""
+    if label(body, naming.COMPONENT) == naming.FRONTEND:
+        return is_ready(body)
+    return any(c.get("name") == CONTAINER and c.get("started") for c in body["status"].get("containerStatuses") or ())
 
 
 def _status(resource: Resource, status: Object) -> Iterator[tuple[str, Any]]:
@@ -183,7 +216,7 @@ def _status(resource: Resource, status: Object) -> Iterator[tuple[str, Any]]:
         if name not in status:
             continue
         value = status[name]
-        if name.endswith("Statuses"):
+        if name in _OF_CONTAINERS:
             value = [{k: c[k] for k in _CONTAINER if k in c} for c in value if _says_why(c)]
         elif name == "conditions":
             value = [{k: v for k, v in c.items() if not k.startswith("last")} for c in value if _counts(c)]
@@ -204,11 +237,14 @@ _COUNTING = (("Ready", "True"), ("PodScheduled", "False"), ("ReplicaFailure", "T
 def _says_why(container: Object) -> bool:
     """Return whether a container's state tells why its pod doesn't serve.
 
-    One that merely starts doesn't, and one that runs does only if it loads the model.
+    One that merely starts doesn't, and one that runs does only if it loads the model, is a server that is waited for,
+    or a worker that answers.
     """
     state, last = container.get("state") or {}, container.get("lastState") or {}
     waiting = (state.get("waiting") or {}).get("reason", MERELY_STARTING[0])
-    if "running" in state and container.get("name") == LOADER:
+    if "running" in state and container.get("name") in (LOADER, SERVER):
+        return True
+    if container.get("name") == CONTAINER and container.get("started"):
         return True
     return "terminated" in state or "terminated" in last or waiting not in MERELY_STARTING
 

@@ -15,6 +15,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from dynamo.operator.api.conditions import LOADING, NODE_LOST, UNREACHABLE
+from dynamo.operator.cluster.pod_faults import StartLimit, claims_of, failing, start_limit
 from dynamo.operator.cluster.termination_message import chosen, gist
 from dynamo.operator.manifests import naming
 from dynamo.operator.manifests.server import CONTAINER as SERVER
@@ -70,14 +71,22 @@ class Observed:
     """By component: pods that Kubernetes calls ready, and the frontends can't reach; not among the sets' ready ones."""
     nats: Waiting | None = None
     """Why the NATS of the namespace doesn't serve, where it has its own."""
+    remarks: tuple[str, ...] = ()
+    """What workers that serve remark of themselves, each with its pod."""
 
     def waiting_for(self, component: str) -> tuple[Waiting, ...]:
         """Return why pods of a component don't serve."""
         return (self.waiting or {}).get(component, ())
 
 
-def observe(objects: Iterable[Live], now: datetime, lost: Collection[str] = ()) -> Observed:
-    """Return what live objects with the pipeline's label show; `lost`: pods that the frontends can't reach."""
+def observe(
+    objects: Iterable[Live], now: datetime, lost: Collection[str] = (), remarks: Mapping[str, str] | None = None
+) -> Observed:
+    """Return what live objects with the pipeline's label show.
+
+    `lost`: pods that the frontends can't reach. `remarks`: what workers say of themselves, by pod.
+    """
+    remarks = remarks or {}
     live = [
         _unreached(item) if item["kind"] == "Pod" and item["metadata"]["name"] in lost else item for item in objects
     ]
@@ -86,7 +95,7 @@ def observe(objects: Iterable[Live], now: datetime, lost: Collection[str] = ()) 
     sets = [o for o in live if o["kind"] == "StatefulSet"]
     deployment = next((o for o in live if o["kind"] == "Deployment"), None)
     waiting: dict[str, list[Waiting]] = {}
-    sources = (_refused(deployment), _waiting(pods), _hanging(hanging), _missing(sets, pods + hanging))
+    sources = (_refused(deployment), _waiting(pods, remarks), _hanging(hanging), _missing(sets, pods + hanging))
     for component, reason in chain.from_iterable(sources):
         waiting.setdefault(component, []).append(reason)
     return Observed(
@@ -94,6 +103,7 @@ def observe(objects: Iterable[Live], now: datetime, lost: Collection[str] = ()) 
         sets=tuple(revision_sets(sets, pods, hanging)),
         waiting={component: tuple(sorted(reasons)) for component, reasons in waiting.items()},
         unreachable=Counter(label(pod, naming.COMPONENT) for pod in pods if _is_unreached(pod)),
+        remarks=tuple(sorted(_remarks_of_ready(pods, remarks))),
     )
 
 
@@ -121,10 +131,17 @@ def _is_unreached(pod: Live) -> bool:
     return any(c.get("reason") == UNREACHABLE for c in pod.get("status", {}).get("conditions", []))
 
 
-def _waiting(pods: Iterable[Live]) -> Iterator[tuple[str, Waiting]]:
+def _remarks_of_ready(pods: Iterable[Live], remarks: Mapping[str, str]) -> Iterator[str]:
+    for pod in filter(is_ready, pods):
+        name = str(pod["metadata"]["name"])
+        if name in remarks:
+            yield f"pod {name}: {remarks[name]}"
+
+
+def _waiting(pods: Iterable[Live], remarks: Mapping[str, str]) -> Iterator[tuple[str, Waiting]]:
     """Yield pods that don't serve, by component."""
     for pod in pods:
-        if reason := why(pod):
+        if reason := why(pod, remarks.get(str(pod["metadata"]["name"]), "")):
             yield label(pod, naming.COMPONENT), reason
 
 
@@ -241,48 +258,57 @@ def label(live: Live, name: str) -> str:
     return str(kept.get(name) or live["metadata"].get("labels", {}).get(name, ""))
 
 
-def why(pod: Live) -> Waiting | None:
-    """Return why a pod doesn't serve; None where it does, or is ending."""
+def why(pod: Live, remark: str = "") -> Waiting | None:
+    """Return why a pod doesn't serve; None where it does, or is ending. `remark`: what its worker says of itself."""
     if is_ready(pod) or pod["metadata"].get("deletionTimestamp"):
         return None
     name, status = str(pod["metadata"]["name"]), pod.get("status", {})
     before, statuses = status.get("initContainerStatuses", []), status.get("containerStatuses", [])
-    reason = next((w for w in (_container(name, s) for s in (*before, *statuses)) if w), None)
+    limit = start_limit(pod)
+    reason = next((w for w in (_container(name, s, limit) for s in (*before, *statuses)) if w), None)
     if reason:
         return reason
     if any(container.get("name") == LOADER and "running" in container.get("state", {}) for container in before):
         return Waiting(name, LOADING, "is loading its model")
-    if any(container.get("name") == SERVER and not container.get("started") for container in before):
+    if any(_is_waited_for(container) for container in before):
         return Waiting(name, LOADING, "waits for its server, which does not listen yet")
     if _is_unreached(pod):
         return Waiting(name, UNREACHABLE, "is ready, but the frontends can't reach it")
     for condition in status.get("conditions", []):
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
-            return Waiting(name, condition.get("reason") or "Unschedulable", condition.get("message", ""))
+            message = f"{condition.get('message', '')}{claims_of(pod)}"
+            return Waiting(name, condition.get("reason") or "Unschedulable", message)
     if status.get("phase") == "Failed":
         return Waiting(name, status.get("reason") or "Failed", status.get("message", ""))
-    return Waiting(name, _STARTING, f"is not ready yet{_since(statuses)}")
+    if claims := claims_of(pod):
+        return Waiting(name, _STARTING, f"is not ready yet{claims}")  # the scheduler says nothing until they are made
+    return Waiting(name, _STARTING, f"is not ready yet{f': {remark}' if remark else _since(statuses)}")
 
 
 def _since(statuses: Iterable[Mapping[str, Any]]) -> str:
-    """Return since when a worker's process answers, or starts to; the time never changes, so nothing is rewritten."""
+    """Return since when a worker's process runs that answers; the time never changes, so nothing is rewritten."""
     worker = next((s for s in statuses if s.get("name") == CONTAINER), {})
     started = worker.get("state", {}).get("running", {}).get("startedAt")
-    if not started:
-        return ""
-    return (
-        f": it loads its model, running since {started}" if worker.get("started") else f": it starts, since {started}"
-    )
+    return f": it loads its model, running since {started}" if started and worker.get("started") else ""
 
 
-def _container(pod: str, status: Mapping[str, Any]) -> Waiting | None:
-    """Return why a container waits for what may never come; the former one's last words tell why."""
+def _is_waited_for(container: Mapping[str, Any]) -> bool:
+    """Return whether it is a server that runs, and does not listen yet."""
+    return container.get("name") == SERVER and "running" in container.get("state", {}) and not container.get("started")
+
+
+def _container(pod: str, status: Mapping[str, Any], limit: StartLimit | None) -> Waiting | None:
+    """Return why a container waits for what may never come; the former one's last words tell why.
+
+    `limit` is that of its server, if any: one that is ended for it may well end with 0.
+    """
     waiting = status.get("state", {}).get("waiting", {})
     ended = status.get("state", {}).get("terminated") or status.get("lastState", {}).get("terminated") or {}
     reason = waiting.get("reason", "")
-    if reason == "CrashLoopBackOff" or (ended.get("exitCode") and not status.get("ready")):
+    has_failed = bool(ended.get("exitCode") or (ended and status.get("name") == SERVER))
+    if reason == "CrashLoopBackOff" or (has_failed and not status.get("ready")):
         worst = "OOMKilled" if ended.get("reason") == "OOMKilled" else "CrashLoopBackOff"
-        doing = "could not load its model" if status.get("name") == LOADER else ""
+        doing = failing(str(status.get("name")), ended, limit)
         detail = _last_words(ended) or waiting.get("message", "")
         return Waiting(pod, worst, ": ".join(part for part in (doing, detail) if part))
     if reason and reason not in MERELY_STARTING:

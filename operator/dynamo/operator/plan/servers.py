@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from dynamo.operator.api.v1alpha1 import Component, Engine
+from dynamo.operator.api.v1alpha1 import Component, DynamoPipeline, Engine
 
 PORT: Final = 8000
 """Where vLLM listens, and what a server is taken for that says nothing."""
@@ -18,6 +18,11 @@ KEY_VARIABLE: Final = "OPENAI_API_KEY"
 def has_sidecar(component: Component) -> bool:
     """Tell whether the server is a container beside the worker's."""
     return component.engine is Engine.OPENAI and component.image is not None
+
+
+def remarking_components(pipeline: DynamoPipeline) -> frozenset[str]:
+    """Return the components whose workers ask a server, and may remark what it says that isn't so."""
+    return frozenset(c.name for c in pipeline.spec.components if c.engine is Engine.OPENAI)
 
 
 def words(component: Component) -> list[str]:

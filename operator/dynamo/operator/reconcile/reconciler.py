@@ -43,6 +43,7 @@ from dynamo.operator.manifests.nats import NAME as NATS
 from dynamo.operator.manifests.render import manifests, with_images
 from dynamo.operator.namespace_turns import ComputeThread, TooLong, effort
 from dynamo.operator.plan.plan import plan
+from dynamo.operator.plan.servers import remarking_components
 from dynamo.operator.plan.workload import Plan
 from dynamo.operator.reconcile.frontend_poller import FrontendPoller
 from dynamo.operator.reconcile.ownership import OtherInstallations, Ownership, OwnershipResolver
@@ -265,7 +266,7 @@ class _Reconciliation:
         if self._nats is not None:
             comparison = comparison._replace(observed=replace(comparison.observed, nats=why_not(self._nats, NATS)))
         if self._shared.poller is not None:
-            self._shared.poller.expect(self._key, health_port(context))
+            self._shared.poller.expect(self._key, health_port(context), remarking_components(pipeline))
         url = frontend_url(context, comparison.live)
         status_of = partial(status, pipeline, comparison.wanted, now=self._text, url=url)
         if self._status.get("conditions") or self._shared.term:
@@ -329,9 +330,9 @@ class _Reconciliation:
         wanted = with_images(plan(pipeline, self._settings.environment(self._namespace)), pipeline, cluster)
         # An object whose label somebody took away runs all the same: to start it again would end its workers.
         known = [item for item in others if belongs(item, self._name, self._uid)]
-        observed = observe(
-            [*live, *known], self._now, self._shared.poller.lost(self._key) if self._shared.poller else ()
-        )
+        poller = self._shared.poller
+        lost, remarks = (poller.lost(self._key), poller.remarks(self._key)) if poller else ((), {})
+        observed = observe([*live, *known], self._now, lost, remarks)
         everything = [*live, *others]
         todo = changes(pipeline, plan=wanted, cluster=cluster, live=everything, sets=observed.sets)
         return _Comparison(wanted, observed, todo, everything)

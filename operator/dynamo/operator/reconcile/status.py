@@ -30,6 +30,9 @@ from dynamo.operator.plan.workload import Plan, Workload
 
 _ACCEPTED = "the operator has seen this generation and starts to apply it"
 
+_REMARKS = 3
+"""Remarks of workers that stand in one message."""
+
 TERM = "term"
 """Field of the status: which leader wrote it last; see `kube/leader_election.py`."""
 OPERATOR = "operator"
@@ -136,7 +139,7 @@ def _scale(pipeline: DynamoPipeline, plan: Plan, observed: Observed) -> dict[str
 def _facts(plan: Plan, observed: Observed, counts: Sequence[Mapping[str, Any]], trouble: Trouble | None) -> list[Fact]:
     frontend = _frontend_fact(plan.frontend, observed)
     workers = _workers_fact(plan, observed, counts)
-    ready = _ready_fact(frontend, workers, trouble, observed.nats)
+    ready = _ready_fact(frontend, workers, trouble, observed)
     facts = [ready, _available_fact(observed, counts), frontend, workers, _loaded_fact(plan, observed, counts)]
     if trouble is not None:
         return [*facts, _trouble_fact(trouble)]
@@ -150,7 +153,8 @@ def _trouble_fact(trouble: Trouble) -> Fact:
     return Fact(kind, "True", trouble.reason, trouble.message)
 
 
-def _ready_fact(frontend: Fact, workers: Fact, trouble: Trouble | None, nats: Waiting | None) -> Fact:
+def _ready_fact(frontend: Fact, workers: Fact, trouble: Trouble | None, observed: Observed) -> Fact:
+    nats = observed.nats
     if trouble is not None:
         return Fact(Type.READY, "False", trouble.reason, trouble.message)
     worst = next((part for part in (workers, frontend) if part.status != "True"), None)
@@ -160,7 +164,8 @@ def _ready_fact(frontend: Fact, workers: Fact, trouble: Trouble | None, nats: Wa
         return Fact(Type.READY, "False", worst.reason, worst.message)
     if workers.reason is Reason.SCALED_TO_ZERO:
         return Fact(Type.READY, "True", Reason.SCALED_TO_ZERO, workers.message)
-    return Fact(Type.READY, "True", Reason.SERVING, "all parts are ready and the endpoint serves requests")
+    text = "; ".join(["all parts are ready and the endpoint serves requests", *observed.remarks[:_REMARKS]])
+    return Fact(Type.READY, "True", Reason.SERVING, text)
 
 
 def _without_nats(worst: Fact, nats: Waiting) -> Fact:

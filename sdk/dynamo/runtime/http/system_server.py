@@ -40,6 +40,14 @@ class Health(NamedTuple):
     ready: bool
     endpoints: Mapping[str, bool]
     reasons: Sequence[str] = ()
+    notes: Sequence[str] = ()
+    """Problems beside which it serves."""
+
+    def with_remarks(self, remarks: Sequence[str]) -> Health:
+        """Return it with what an engine remarks: reasons while it isn't ready, else notes."""
+        if self.ready:
+            return self._replace(notes=[*self.notes, *remarks])
+        return self._replace(reasons=[*remarks, *self.reasons])
 
 
 class ServedEndpoint(Protocol):
@@ -180,7 +188,7 @@ class SystemServer:
             "uptime": self._uptime(),
             "endpoints": {name: words[ready] for name, ready in health.endpoints.items()},
             "reasons": list(health.reasons),
-        }
+        } | ({"notes": list(health.notes)} if health.notes else {})
         return _json(200 if health.ready else 503, body)
 
     def _figures(self) -> tuple[int, str, bytes]:

@@ -30,6 +30,7 @@ from dynamo.runtime.transport.nats_dialling import (
     Refused,
     collector,
     dial_options,
+    dial_order,
     discard,
     failure,
     full_url,
@@ -41,6 +42,8 @@ from dynamo.runtime.transport.nats_protocol import NatsProtocol
 _log = logging.getLogger(__name__)
 
 DIAL: Final = 5.0
+HURRY: Final = 1.0
+"""Of a dial while there is another server to try: a lost node's doesn't refuse, it is silent."""
 """Seconds that one server may take to answer."""
 FLUSH: Final = 10.0
 KEEP_ALIVE: Final = 5.0
@@ -77,6 +80,8 @@ class NatsBus:
         self._last_number = 0
         self._listeners: list[Callable[[bool], None]] = []
         self._discovered: list[str] = []
+        self._server = ""
+        """Address of the server that is connected, or was last."""
         self._keeper: asyncio.Task[None] | None = None
         self._up = asyncio.Event()
         self._refused = ""
@@ -153,9 +158,11 @@ class NatsBus:
         """Try all servers, again and again."""
         failures = 0
         while True:
-            for server in self._servers():
+            servers = dial_order(self._servers(), self._server, random.random())
+            for server in servers:
+                hurried = failures == 0 and server != servers[-1]
                 try:
-                    protocol = await self._dial(server)
+                    protocol = await self._dial(server, HURRY if hurried else DIAL)
                     await self._bring_up(protocol, first)
                 except (CannotConnect, OSError) as error:
                     if first and isinstance(error, Refused):
@@ -170,16 +177,16 @@ class NatsBus:
     def _servers(self) -> list[str]:
         return [*self._config.servers, *self._discovered]
 
-    async def _dial(self, server: str) -> NatsProtocol:
+    async def _dial(self, server: str, limit: float = DIAL) -> NatsProtocol:
         """Connect to one server, authenticated."""
         client = Client()
         failures: list[Exception] = []
         options = dial_options(self._config, server)
         try:
-            async with asyncio.timeout(DIAL):
+            async with asyncio.timeout(limit):
                 await client.connect(
                     servers=[server], name=self._name, error_cb=collector(failures), allow_reconnect=False,
-                    max_reconnect_attempts=1, reconnect_time_wait=0, connect_timeout=int(DIAL), **options,
+                    max_reconnect_attempts=1, reconnect_time_wait=0, connect_timeout=int(limit), **options,
                 )  # fmt: skip
         except Exception as error:  # nats-py, nkeys and ssl raise many kinds; each means that this dial failed
             await discard(client)
@@ -193,7 +200,7 @@ class NatsBus:
             raise Refused(
                 f"NATS at {plain_address(server)} does not speak TLS, which the address or NATS_TLS_* asks for"
             )
-        self._max_payload = client.max_payload
+        self._max_payload, self._server = client.max_payload, server
         self._client = client  # it owns the stream objects around the transport
         protocol = NatsProtocol(self._handlers, self._on_error, self._on_info)
         take_over(client, protocol)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -23,6 +24,17 @@ from dynamo.runtime.transport.nats_protocol import NatsProtocol
 
 class Refused(CannotConnect):
     """The server was reached and turned us away."""
+
+
+def dial_order(servers: Sequence[str], lost: str, turn: float) -> list[str]:
+    """Return servers in the order in which they are tried: from a place between 0 and 1 on, and the lost one last.
+
+    Clients that begin at different places are spread over a cluster, and one whose server has just died asks the
+    others first.
+    """
+    first = int(turn * len(servers))
+    turned = [*servers[first:], *servers[:first]]
+    return [*(server for server in turned if server != lost), *(server for server in turned if server == lost)]
 
 
 def take_over(client: Client, protocol: NatsProtocol) -> None:

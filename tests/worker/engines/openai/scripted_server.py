@@ -79,6 +79,11 @@ def answer(tokens: int) -> bytes:
     return TEXT + b"data: " + json.dumps({"choices": [], "usage": usage}).encode() + b"\n\ndata: [DONE]\n\n"
 
 
+def cut_answer(tokens: int) -> bytes:
+    """An answer that ended for its length, and counts so many tokens."""
+    return answer(tokens).replace(b'"stop"', b'"length"')
+
+
 @contextlib.asynccontextmanager
 async def engine_over(server: ScriptedServer, **arguments: Any) -> AsyncIterator[Any]:
     """An engine that asks the server in text."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
@@ -13,10 +14,10 @@ import httpx
 import pytest
 from tests.waiting import until
 from tests.worker.engine_rigs import Recorder
-from tests.worker.engines.openai.scripted_server import ScriptedServer, answer, engine_over, models
+from tests.worker.engines.openai.scripted_server import ScriptedServer, answer, cut_answer, engine_over, models
 
 from dynamo.llm import open_model
-from dynamo.llm.protocols import EOS, TextRequest
+from dynamo.llm.protocols import EOS, LENGTH, TextRequest
 from dynamo.runtime.errors import EngineError, InvalidArgument
 from dynamo.runtime.runtime import DistributedRuntime
 from dynamo.worker.engines import create_engine
@@ -152,6 +153,38 @@ async def test_counts_that_can_not_be_so_are_counted(caplog: pytest.LogCaptureFi
         assert len([line for line in caplog.messages if "900" in line]) == 1
         faults = next(metric for metric in engine.metrics() if "faults" in metric.name)
         assert {sample.labels["fault"]: sample.value for sample in faults.samples}["usage"] == 2
+
+
+async def test_a_server_that_announces_more_context_than_it_has() -> None:
+    """Its answers end early: that is counted, and remarked with both numbers; a full context is none of it."""
+    async with ScriptedServer() as server:
+        server.replies["/v1/models"] = models(max_model_len=4096)
+        async with engine_over(server) as engine:
+            for length in (4090, 20):
+                assert engine.remarks() == []
+                server.replies["/v1/completions"] = (200, cut_answer(length))
+                assert await ask(engine, max_tokens=4095) == LENGTH
+            (remark,) = engine.remarks()
+            assert "at 21 tokens" in remark
+            assert "4096" in remark
+
+
+async def test_what_is_waited_for_is_remarked() -> None:
+    """While the server lists no model: the address, and what it answers; nothing of it once it is ready."""
+    async with ScriptedServer() as server:
+        server.replies["/v1/models"] = (503, b"")
+        given = json.dumps({"url": server.url, "api": "openai"})
+        engine: Any = create_engine(WorkerSettings(engine="openai", engine_args=given), open_model(None))
+        starting = asyncio.create_task(engine.start())
+        await until(
+            "it says so", lambda: engine.remarks() == [f"waits for {server.url}, which answers 503 at /v1/models"]
+        )
+        server.replies["/v1/models"] = (200, b'{"data": []}')
+        await until("it says that", lambda: "lists no model" in str(engine.remarks()))
+        server.replies["/v1/models"] = models()
+        await starting
+        assert engine.remarks() == []
+        await engine.stop()
 
 
 async def test_a_well_behaved_servers_connection_is_kept() -> None:

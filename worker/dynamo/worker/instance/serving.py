@@ -38,6 +38,7 @@ from dynamo.worker.engine import (
     KvCaching,
     KvHanding,
     Node,
+    Remarking,
     Routed,
     Stepping,
 )
@@ -135,7 +136,8 @@ async def serve_engine(
     async with contextlib.AsyncExitStack() as undo:
         metrics = WorkerMetrics(path, runtime.id, model.card.name)
         metadata = Metadata(model, lambda: runtime.engine_routes.names)
-        system = await _system(runtime, metrics, settings, metadata)  # probes are answered while a large model loads
+        # Probes are answered while a large model loads.
+        system = await _system(runtime, metrics, settings, metadata, engine)
         if system is not None:
             undo.push_async_callback(system.stop)
         undo.push_async_callback(engine.stop)
@@ -340,12 +342,14 @@ def _traces(runtime: DistributedRuntime, path: EndpointPath) -> Callable[[Contex
 
 
 async def _system(
-    runtime: DistributedRuntime, metrics: WorkerMetrics, settings: WorkerSettings, metadata: Metadata
-) -> SystemServer | None:
+    runtime: DistributedRuntime, metrics: WorkerMetrics, settings: WorkerSettings, metadata: Metadata,
+    engine: Engine | None = None,
+) -> SystemServer | None:  # fmt: skip
     if (port := settings.wanted_system_port) < 0:
         return None
+    remarks = engine.remarks if isinstance(engine, Remarking) else list[str]
     server = SystemServer(
-        lambda: runtime_health(runtime), metrics.registry, host=settings.system_host, port=port,
+        lambda: runtime_health(runtime).with_remarks(remarks()), metrics.registry, host=settings.system_host, port=port,
         trees={PREFIX: runtime.engine_routes.answer, ROUTE: metadata.answer}, open_trees=settings.open_engine_routes,
     )  # fmt: skip
     await server.start()

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from dynamo.llm.protocols import COMPLETION_TOKENS, EOS, LENGTH, PreprocessedRequest, TextRequest
+from dynamo.llm.protocols import COMPLETION_TOKENS, EOS, LENGTH, PROMPT_TOKENS, PreprocessedRequest, TextRequest
 from dynamo.runtime.errors import CapacityExceeded, Disconnected, DynamoException, EngineError, InvalidArgument
 from dynamo.worker.engines.openai import text_requests
 from dynamo.worker.engines.openai.dialects import Call, Dialect, fault
@@ -16,6 +16,8 @@ from dynamo.worker.engines.openai.server_faults import CONTEXT, USAGE, ServerFau
 from dynamo.worker.engines.support.open_requests import OpenRequests
 from dynamo.worker.engines.support.request_checks import left
 
+_KEPT_FREE: Final = 16
+"""Tokens at the end of a context that servers may keep free."""
 _OF_CONTEXT: Final = re.compile(rb"context|maximum.{0,20}length", re.IGNORECASE)
 
 
@@ -70,9 +72,12 @@ class TextAnswer:
     """Hands one answer's text on."""
 
     def __init__(
-        self, open_requests: OpenRequests[asyncio.Task[None]], faults: ServerFaults, request: TextRequest
-    ) -> None:
+        self, open_requests: OpenRequests[asyncio.Task[None]], faults: ServerFaults, request: TextRequest,
+        context: int | None = None,
+    ) -> None:  # fmt: skip
+        """Take what the server announced of its context, where it did."""
         self._open, self._faults, self._reader = open_requests, faults, text_requests.TextReader()
+        self._context = context
         most = request.body.get("max_completion_tokens") or request.body.get("max_tokens")
         self._most = most if type(most) is int else None
         self._counts: dict[str, int] = {}
@@ -105,6 +110,15 @@ class TextAnswer:
         elif (count == 0 and self.begun) or (self._most is not None and count > self._most):
             said = "some" if self._most is None else f"{self._most} at most"
             self._faults.note(USAGE, f"counts {count} tokens in an answer that has {said}")
+        elif self._reader.finish == LENGTH and self._most is not None and count < self._most:
+            self._compare_context(count + self._counts.get(PROMPT_TOKENS, 0))
+
+    def _compare_context(self, length: int) -> None:
+        """Look whether an answer that was cut before its own limit filled the context that the server announced."""
+        if self._context is not None and length < self._context - _KEPT_FREE:
+            self._faults.note(
+                CONTEXT, f"ended an answer at {length} tokens, and announces a context of {self._context}"
+            )
 
 
 def refusal(status: int, body: bytes) -> DynamoException:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import aiohttp
@@ -49,20 +50,27 @@ def served_name(settings: WorkerSettings, stop: threading.Event | None = None) -
     return asyncio.run(look())
 
 
-async def discover(session: aiohttp.ClientSession, server: Upstream) -> ServerFacts:
-    """Wait until the server lists a model, and look at what it is.
+def _nobody(why: str) -> None:
+    """Tell nobody."""
+
+
+async def discover(
+    session: aiohttp.ClientSession, server: Upstream, tell: Callable[[str], None] = _nobody
+) -> ServerFacts:
+    """Wait until the server lists a model, and look at what it is; `tell` hears what is waited for.
 
     Raises `EngineError` where it is not ready in time, `InvalidArgument` where it doesn't serve what is asked for.
     """
-    models = await _ready(session, server)
+    models = await _ready(session, server, tell=tell)
     chosen = _chosen(models, server.model)
     api = server.api if server.api != AUTO else await _kind(session, server)
     return ServerFacts(api, str(chosen["id"]), _context(chosen) or await _context_of_props(session, server, api))
 
 
 async def _ready(
-    session: aiohttp.ClientSession, server: Upstream, stop: threading.Event | None = None
-) -> list[dict[str, Any]]:
+    session: aiohttp.ClientSession, server: Upstream, stop: threading.Event | None = None,
+    tell: Callable[[str], None] = _nobody,
+) -> list[dict[str, Any]]:  # fmt: skip
     began, reported = time.monotonic(), time.monotonic()
     while True:
         status, body = await ask(session, f"{server.root}/v1/models")
@@ -75,13 +83,21 @@ async def _ready(
             return [model for model in data[:_MOST_MODELS] if isinstance(model, dict) and model.get("id")]
         if stop is not None and stop.is_set():
             raise EngineShutdown(f"no longer waiting for {server.root}")
-        now, why = time.monotonic(), f"answers {status}" if status else "does not answer"
+        now, why = time.monotonic(), _refusal(status)
+        tell(f"waits for {server.root}, which {why}")
         if now - began >= server.ready_secs:
             raise EngineError(f"{server.root} {why} after {server.ready_secs:g} s: start it, or check the url")
         if now - reported >= _REPORT_SECONDS:
             reported = now
             log.info("waiting for %s, which %s yet (%.0f s)", server.root, why, now - began)
         await asyncio.sleep(_PAUSE_SECONDS)
+
+
+def _refusal(status: int) -> str:
+    """Return what a server without a usable list of models does."""
+    if status == 200:
+        return "lists no model at /v1/models"
+    return f"answers {status} at /v1/models" if status else "does not answer"
 
 
 def _chosen(models: list[dict[str, Any]], wanted: str) -> dict[str, Any]:

@@ -70,6 +70,7 @@ class OpenAiServer:
         self._child = ChildServer(self._server.command) if self._server.command else None
         self._connections: Connections | None = None
         self._watch: ServerWatch | None = None
+        self._waiting = ""
         self._native: NativeKvEvents | None = None
 
     async def start(self) -> EngineFacts:
@@ -82,7 +83,7 @@ class OpenAiServer:
         if self._child is not None:
             await self._child.start()
         facts = await self._discovered(self._connections)
-        self._name = facts.model
+        self._name, self._announced = facts.model, facts.context_length
         contexts = [n for n in (facts.context_length, self._own_context) if n is not None]
         context = min(contexts) if contexts else None
         if not self._text:
@@ -103,9 +104,13 @@ class OpenAiServer:
         """Return what the server is; `EngineError` as soon as one that was started here has ended."""
         from dynamo.worker.engines.openai.discovery import discover
 
-        if self._child is None:
-            return await discover(connections.kept, self._server)
-        return await unless_dead(self.failed, discover(connections.kept, self._server))
+        def tell(why: str) -> None:
+            self._waiting = why
+
+        looking = discover(connections.kept, self._server, tell)
+        facts = await (looking if self._child is None else unless_dead(self.failed, looking))
+        self._waiting = ""
+        return facts
 
     def _dialect_of(self, facts: ServerFacts) -> Dialect:
         if facts.api == PLAIN:
@@ -174,6 +179,10 @@ class OpenAiServer:
         away = "" if self._watch is None else self._watch.availability.why
         return self._faults.collect(self._model.card.name, away)
 
+    def remarks(self) -> list[str]:
+        """Return what is waited for, or what the server said that isn't so."""
+        return [self._waiting] if self._waiting else list(self._faults.first.values())
+
     def on_away(self, tell: Callable[[str], None]) -> None:
         """Tell why the server can't be asked, as `Absent` has it."""
         assert self._watch is not None, "it has started"
@@ -191,7 +200,7 @@ class OpenAiServer:
         if isinstance(request, TextRequest):
             if 0 in (request.body.get("max_tokens"), request.body.get("max_completion_tokens")):
                 return nothing_wanted(sink)
-            answer = TextAnswer(self._open, self._faults, request)
+            answer = TextAnswer(self._open, self._faults, request, self._announced)
             return self._begin(text_requests.call(request, self._name), answer, sink)
         assert self._dialect is not None, "it has started"
         room = room_for(request, self._context)

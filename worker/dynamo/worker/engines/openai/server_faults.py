@@ -14,6 +14,7 @@ USAGE: Final = "usage"
 CONTEXT: Final = "context"
 ANSWER: Final = "answer"
 KINDS: Final = (USAGE, CONTEXT, ANSWER)
+_SHOWN: Final = 200
 
 
 class UsageReport(NamedTuple):
@@ -33,11 +34,14 @@ class ServerFaults:
     def __init__(self, server: str) -> None:
         self._server = server
         self.counts = dict.fromkeys(KINDS, 0)
+        self.first: dict[str, str] = {}
+        """What the first fault of each kind was."""
 
     def note(self, kind: str, what: str) -> None:
         """Count a fault; its kind's first one is logged."""
         self.counts[kind] += 1
         if self.counts[kind] == 1:
+            self.first[kind] = f"the server at {self._server} {what[:_SHOWN]}"
             log.warning("%s %s (metric dynamo_component_server_faults_total counts more)", self._server, what[:500])
 
     def check_usage(self, report: UsageReport, prompt: int) -> None:
