@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from docs.generate.api.event_texts import MESSAGE, RESPONSE
 from docs.generate.api.field_texts import Texts
 
 _ID: Final = "Id of this answer."
@@ -147,5 +148,54 @@ ANSWER_TEXTS: Final[dict[str, Texts]] = {
     },
     "Detokenized": {"prompt": "Text of the tokens, special ones included."},
     "Version": {"version": "Installed version."},
+    "ResponseAnswer": RESPONSE,
+    "OutputItem": {
+        "id": "Id of the item.",
+        "type": "`message`, `reasoning`, `function_call`, or another call of a tool.",
+        "status": "`in_progress`, `completed` or `incomplete`.",
+        "role": "`assistant`, of a message.",
+        "content": "Texts of a message, or of reasoning.",
+        "summary": "Texts of reasoning, where a summary was wanted.",
+        "call_id": "Id of a call; your item with its output names it.",
+        "name": "Name of the tool that is called.",
+        "arguments": "Arguments of a function, as JSON in a string.",
+        "input": "Input of a `custom` tool.",
+    },
+    "OutputPart": {"type": "`output_text`, `reasoning_text` or `summary_text`.", "text": "The text."},
+    "ResponseUsage": {
+        "input_tokens": "Tokens of the input, template included.",
+        "output_tokens": "Tokens of the output, reasoning included.",
+        "total_tokens": "Both together.",
+    },
+    "InputTokenCount": {"object": "Always `response.input_tokens`.", "input_tokens": "Tokens that the input takes."},
+    "MessageAnswer": MESSAGE,
+    "MessageBlock": {
+        "type": "`text`, `thinking` or `tool_use`.",
+        "text": "The text.",
+        "thinking": "The model's reasoning.",
+        "signature": "Comes with `thinking`; send it back with the block.",
+        "id": "Id of a call; your `tool_result` names it.",
+        "name": "Name of the tool that is called.",
+        "input": "Arguments of the call.",
+    },
+    "MessageUsage": {
+        "input_tokens": "Tokens of the prompt that no cache had or took.",
+        "output_tokens": "Tokens of the answer, thinking included.",
+        "cache_creation_input_tokens": "Tokens of the prompt that the cache took.",
+        "cache_read_input_tokens": "Tokens of the prompt that the cache had.",
+    },
+    "MessageTokenCount": {"input_tokens": "Tokens that the messages take."},
+    "Deleted": {
+        "id": "Id of what is gone.",
+        "object": "Its kind, such as `conversation.deleted`.",
+        "deleted": "Always true.",
+    },
+    "ItemList": {
+        "object": _LIST,
+        "data": "The items of this page.",
+        "has_more": "Whether there are more behind them.",
+        "first_id": "Id of the first; null where there is none.",
+        "last_id": "Id of the last, for `after`; null where there is none.",
+    },
     "Liveness": {"status": "Always `live`.", "message": "The same as a sentence."},
 }

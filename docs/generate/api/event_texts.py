@@ -101,10 +101,6 @@ MESSAGES_EVENTS: Final[Mapping[str, tuple[str, str]]] = {
     "message_stop": ("none", "The stream is complete."),
     "error": ("`error`", "What failed, also in mid-stream. It is the last event."),
 }
-OBJECTS: Final[Mapping[str, tuple[str, Texts]]] = {
-    "POST /v1/responses": ("response", RESPONSE),
-    "POST /v1/messages": ("message", MESSAGE),
-}
 EVENTS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
     "POST /v1/chat/completions": CHAT_EVENTS,
     "POST /v1/responses": RESPONSES_EVENTS,

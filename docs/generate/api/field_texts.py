@@ -73,7 +73,7 @@ _CHAT: Final[Texts] = {
     "store": _UNUSED,
     "safety_identifier": _UNUSED,
     "prompt_cache_key": _UNUSED,
-    "functions": "Replaced by `tools`; only an empty list is accepted.",
+    "functions": "The older form of `tools`: functions by themselves.",
     "function_call": "Replaced by `tool_choice`; ignored.",
     "modalities": "Only `text` is supported.",
     "audio": _UNUSED,

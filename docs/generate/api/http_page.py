@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any, Final, NamedTuple, cast
 
 from docs.generate.api.answer_texts import ANSWER_TEXTS
-from docs.generate.api.event_texts import EVENTS, OBJECTS
+from docs.generate.api.event_texts import EVENTS
 from docs.generate.api.field_texts import FIELD_TEXTS
 from docs.generate.api.http_examples import EXAMPLES
 from docs.generate.api.http_headers import ANSWERS, REQUESTS, Header
@@ -43,8 +43,6 @@ _GROUPS: Final = {
 }  # fmt: skip
 
 
-_TYPES: Final = {"min_tokens": "integer from 0"}
-"""Types that OpenAPI can't say: there it may not be more than the least `max_tokens`."""
 _REFERENCE: Final = re.compile(r"#/components/schemas/(\w+)")
 _FAR: Final = 2**31 - 1
 """A bound beyond it only says that the number is of 32 or 64 bits."""
@@ -133,10 +131,6 @@ def _answer(operation: Operation, schemas: Json) -> Iterator[str]:
     if name:
         yield prose(f"The answer ({name}):")
         yield table(("field", "type", "meaning"), _fields(schemas[name], schemas))
-    elif operation.title in OBJECTS:
-        kind, texts = OBJECTS[operation.title]
-        yield prose(f"The answer (`{kind}`):")
-        yield table(("field", "meaning"), ((code(field), text) for field, text in texts.items()))
     if events := EVENTS.get(operation.title):
         yield prose("The stream:")
         rows = ((name if " " in name or "`" in name else code(name), *about) for name, about in events.items())
@@ -163,7 +157,7 @@ def _fields(schema: Json, schemas: Json) -> Iterator[tuple[str, ...]]:
     texts = FIELD_TEXTS.get(title) or ANSWER_TEXTS[title]
     for name, field in schema["properties"].items():
         required = "**Required.** " if name in needed else ""
-        yield code(name), _TYPES.get(name) or _type(field, schemas), required + texts[name]
+        yield code(name), _type(field, schemas), required + texts[name]
 
 
 def _together(name: str) -> Iterator[str]:

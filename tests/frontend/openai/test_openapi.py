@@ -10,6 +10,8 @@ import httpx
 import msgspec
 import pytest
 
+from dynamo.frontend.anthropic.answer_structs import MessagesErrorReply
+from dynamo.frontend.openai.openapi import Error
 from dynamo.frontend.openai.requests import take_whole, take_whole_prompt
 from dynamo.frontend.responses.answer_structs import ANSWERS
 
@@ -52,6 +54,10 @@ def test_a_wrong_method_is_told_all_right_ones(site: Any, method: str, path: str
         ("post", "/v1/completions", {"prompt": "a", "max_tokens": 1, "logprobs": 1}),
         ("post", "/tokenize", {"prompt": "a", "return_token_strs": True}),
         ("post", "/detokenize", {"tokens": [97]}),
+        ("post", "/v1/responses", {"input": "a", "max_output_tokens": 16}),
+        ("post", "/v1/responses/input_tokens", {"input": "a"}),
+        ("post", "/v1/messages", {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1}),
+        ("post", "/v1/messages/count_tokens", {"messages": [{"role": "user", "content": "a"}]}),
         ("get", "/v1/models", None), ("get", "/v1/models/m", None), ("get", "/v1/models/m/ready", None),
         ("get", "/version", None), ("get", "/live", None),
     ],
@@ -127,3 +133,52 @@ def test_docs_shows_text_as_text() -> None:
         }
     )
     assert "<script" not in shown
+
+
+def every(schema: Any) -> list[Any]:
+    """Return all objects within, itself included."""
+    if isinstance(schema, dict):
+        return [schema, *(inner for value in schema.values() for inner in every(value))]
+    return [inner for value in schema for inner in every(value)] if isinstance(schema, list) else []
+
+
+def test_generators_can_make_types_of_it(served: Any) -> None:
+    """No field is null unless it is sent, no object is closed by accident, and no body is a union of objects."""
+    described = httpx.get(f"{served.url}/openapi.json").json()
+    schemas = described["components"]["schemas"]
+    for name, schema in schemas.items():
+        assert schema["type"] == "object", name
+        assert not schema.keys() & {"allOf", "anyOf", "oneOf"}, name
+        for part in every(schema["properties"]):
+            assert part.get("default", "") is not None, name
+            assert part.get("type") != "object" or part.keys() & {"properties", "additionalProperties", "propertyNames"}
+            assert part.get("type") != "array" or "items" in part, name
+    assert "anyOf" in json.dumps(schemas["ChatRequest"]["then"])  # what fields say together is still there
+    names = [operation["operationId"] for methods in described["paths"].values() for operation in methods.values()]
+    assert len({*names}) == len(names)
+
+
+def test_linters_find_what_they_want(served: Any) -> None:
+    """Where the server is, how a key is sent, what each tag means, and a sentence on each route."""
+    described = httpx.get(f"{served.url}/openapi.json").json()
+    operations = [operation for methods in described["paths"].values() for operation in methods.values()]
+    assert described["servers"] == [{"url": "/"}]
+    assert {} in described["security"]
+    assert {name for need in described["security"] for name in need} == {*described["components"]["securitySchemes"]}
+    assert {tag["name"] for tag in described["tags"]} == {tag for operation in operations for tag in operation["tags"]}
+    assert all(operation["description"].endswith(".") for operation in operations)
+
+
+def test_errors_and_events_are_described_in_the_words_of_their_api(served: Any) -> None:
+    """Messages' errors are not OpenAI's, and the data of a stream's events has a type."""
+    paths = httpx.get(f"{served.url}/openapi.json").json()["paths"]
+    kinds = {}
+    for path in ("/v1/chat/completions", "/v1/messages"):
+        answers = paths[path]["post"]["responses"]
+        event = answers["200"]["content"]["text/event-stream"]["schema"]["contentSchema"]["$ref"]
+        kinds[path] = (answers["404"]["content"][JSON]["schema"]["$ref"].rpartition("/")[2], event.rpartition("/")[2])
+    assert kinds == {
+        "/v1/chat/completions": ("Error", "ChatChunk"), "/v1/messages": ("MessagesErrorReply", "MessageEvent"),
+    }  # fmt: skip
+    for path, kind in (("/v1/chat/completions", Error), ("/v1/messages", MessagesErrorReply)):
+        msgspec.convert(served.post(path, {"model": "nobody", "messages": [], "max_tokens": 1}).json(), kind)

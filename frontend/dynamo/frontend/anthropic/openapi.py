@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from dynamo.frontend.anthropic.answer_structs import MessagesErrorReply
 from dynamo.frontend.anthropic.request_structs import CountTokensRequest, MessagesRequest
 from dynamo.frontend.anthropic.requests import EFFORTS
 from dynamo.frontend.openai.openapi import Described, Json
@@ -20,18 +21,26 @@ def _object(required: dict[str, Any], **optional: Any) -> Json:
 
 
 def _content(*blocks: Json) -> Json:
-    return {"anyOf": [_STRING, {"type": "array", "items": {"oneOf": [*blocks]}, "minItems": 1}]}
+    items = {"oneOf": [*blocks]} if len(blocks) > 1 else blocks[0]
+    return {"anyOf": [_STRING, {"type": "array", "items": items, "minItems": 1}]}
 
 
 _TEXT: Final[Json] = _object({"type": {"const": "text"}, "text": _STRING})
+_SOURCE: Final[Json] = {"oneOf": [
+    _object({"type": {"const": "base64"}, "media_type": _STRING, "data": _STRING}),
+    _object({"type": {"const": "url"}, "url": _STRING}),
+]}  # fmt: skip
+_IMAGE: Final[Json] = _object({"type": {"const": "image"}, "source": _SOURCE})
 _THINKING: Final[Json] = _object({"type": {"const": "thinking"}, "thinking": _STRING}, signature=_STRING)
 _TOOL_USE: Final[Json] = _object({"type": {"const": "tool_use"}, "id": _NAME, "name": _NAME, "input": _OBJECT})
-_TOOL_RESULT: Final[Json] = _object({"type": {"const": "tool_result"}, "tool_use_id": _NAME}, content=_content(_TEXT))
+_TOOL_RESULT: Final[Json] = _object(
+    {"type": {"const": "tool_result"}, "tool_use_id": _NAME}, content=_content(_TEXT, _IMAGE)
+)
 _MESSAGES: Final[Json] = {
     "description": "The last one is a user's.",
     "type": "array", "minItems": 1, "maxItems": MAX_MESSAGES,
     "items": {"anyOf": [
-        _object({"role": {"const": "user"}, "content": _content(_TEXT, _TOOL_RESULT)}),
+        _object({"role": {"const": "user"}, "content": _content(_TEXT, _IMAGE, _TOOL_RESULT)}),
         _object({"role": {"const": "assistant"}, "content": _content(_TEXT, _THINKING, _TOOL_USE)}),
     ]},
 }  # fmt: skip
@@ -65,5 +74,5 @@ DESCRIBED: Final = Described(
         },
     },
     rules={},
-    streams=("/v1/messages",),
+    error=MessagesErrorReply,
 )  # fmt: skip

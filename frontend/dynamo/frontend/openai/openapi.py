@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from dynamo.frontend.openai.openapi_clients import add_head, plain, together
 from dynamo.frontend.openai.request_structs import (
     ChatRequest,
     CompletionRequest,
@@ -24,6 +25,24 @@ from dynamo.frontend.openai.request_structs import (
 Json = dict[str, Any]
 Answers = Mapping[tuple[str, str], type[msgspec.Struct]]
 """By method and path."""
+Streams = Mapping[str, type[msgspec.Struct]]
+"""By their path: what the data of an event is."""
+
+
+class ErrorDetails(msgspec.Struct):
+    """What went wrong."""
+
+    message: str
+    type: str
+    param: str | None = None
+    """The field of the request."""
+    code: str | None = None
+
+
+class Error(msgspec.Struct):
+    """Every answer that is an error."""
+
+    error: ErrorDetails
 
 
 class Described(NamedTuple):
@@ -33,7 +52,7 @@ class Described(NamedTuple):
     """By their path: the body, a summary and a tag."""
     narrower: Mapping[str, Mapping[str, Json]]
     rules: Mapping[str, Sequence[Json]]
-    streams: Sequence[str]
+    error: type[msgspec.Struct] = Error
 
 
 _REF: Final = "#/components/schemas/{name}"
@@ -46,35 +65,23 @@ _BODIES: Final[dict[str, tuple[type[msgspec.Struct], str, str]]] = {
     "/tokenize": (TokenizeRequest, "", "tokens"),
     "/detokenize": (DetokenizeRequest, "", "tokens"),
 }
-_ERROR: Final = {
-    "type": "object",
-    "properties": {
-        "error": {
-            "type": "object",
-            "properties": {
-                "message": {"type": "string"},
-                "type": {"type": "string"},
-                "param": {"type": ["string", "null"]},
-                "code": {"type": ["string", "null"]},
-            },
-        }
-    },
-}
-
-
 _OBJECT: Final[Json] = {"type": "object"}
 _TEXT: Final[Json] = {"type": "string", "minLength": 1}
 _TOKEN: Final[Json] = {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}
 _TOKENS: Final[Json] = {"type": "array", "items": _TOKEN, "minItems": 1}
 _NULL: Final[Json] = {"type": "null"}
 _TRUE: Final[Json] = {"const": True}
+_IMAGE: Final[Json] = {
+    "type": "object", "required": ["url"],
+    "properties": {"url": {"type": "string"}, "detail": {"enum": ["auto", "low", "high"]}},
+}  # fmt: skip
 _PART: Final[Json] = {
     "oneOf": [
-        {
-            "type": "object", "required": ["type", field],
-            "properties": {"type": {"enum": kinds}, field: {"type": "string"}},
-        }
-        for field, kinds in (("text", ["text", "input_text"]), ("refusal", ["refusal"]))
+        {"type": "object", "required": ["type", field], "properties": {"type": {"enum": kinds}, field: form}}
+        for field, kinds, form in (
+            ("text", ["text", "input_text"], {"type": "string"}), ("refusal", ["refusal"], {"type": "string"}),
+            ("image_url", ["image_url"], _IMAGE),
+        )
     ]
 }  # fmt: skip
 _CHOSEN: Final[Json] = {
@@ -84,21 +91,21 @@ _CHOSEN: Final[Json] = {
         "function": {"type": "object", "required": ["name"], "properties": {"name": _TEXT}},
     },
 }  # fmt: skip
-_FORMAT: Final[Json] = {
-    "oneOf": [
-        {"type": "object", "required": ["type"], "properties": {"type": {"enum": ["text", "json_object"]}}},
-        {
-            "type": "object", "required": ["type", "json_schema"],
-            "properties": {
-                "type": {"const": "json_schema"},
-                "json_schema": {
-                    "type": "object", "required": ["schema"],
-                    "properties": {"schema": _OBJECT, "strict": {"type": ["boolean", "null"]}},
+_FORMATS: Final[list[Json]] = [
+    {"type": "object", "required": ["type"], "properties": {"type": {"enum": ["text", "json_object"]}}},
+    {
+        "type": "object", "required": ["type", "json_schema"],
+        "properties": {
+            "type": {"const": "json_schema"},
+            "json_schema": {
+                "type": "object", "required": ["schema"],
+                "properties": {
+                    "name": {"type": "string"}, "schema": _OBJECT, "strict": {"anyOf": [{"type": "boolean"}, _NULL]},
                 },
             },
         },
-    ]
-}  # fmt: skip
+    },
+]  # fmt: skip
 _CONSTRAINTS: Final[dict[str, Json]] = {
     "guided_json": {"anyOf": [_TEXT, _OBJECT, _NULL]},
     "guided_regex": {"anyOf": [_TEXT, _NULL]},
@@ -108,17 +115,14 @@ _CONSTRAINTS: Final[dict[str, Json]] = {
 _STOP: Final[Json] = {"anyOf": [_TEXT, {"type": "array", "items": _TEXT, "maxItems": 16}, _NULL]}
 _SAMPLING: Final[dict[str, Json]] = {
     **_CONSTRAINTS,
-    "response_format": {"anyOf": [_FORMAT, _NULL]},
+    "response_format": {"anyOf": [*_FORMATS, _NULL]},
     "stop": _STOP,
-    "best_of": _NULL,
-    "min_tokens": {"anyOf": [{"type": "integer", "minimum": 0, "maximum": 1}, _NULL]},
 }
 _NARROWER: Final[dict[str, dict[str, Json]]] = {
     "Message": {"content": {"anyOf": [{"type": "string"}, {"type": "array", "items": _PART}, _NULL]}},
     "ChatRequest": {
         **_SAMPLING,
         "modalities": {"anyOf": [{"type": "array", "items": {"const": "text"}, "maxItems": 1}, _NULL]},
-        "functions": {"anyOf": [{"type": "array", "items": _OBJECT, "maxItems": 0}, _NULL]},
         "tool_choice": {"anyOf": [{"enum": ["auto", "none", "required"]}, _CHOSEN, _NULL]},
     },
     "CompletionRequest": {
@@ -161,12 +165,12 @@ _RULES: Final[dict[str, list[Json]]] = {
     "CompletionRequest": [_STREAM_OPTIONS, _alone(*_CONSTRAINTS, "response_format", "structured_outputs")],
     "Nvext": [_alone("backend_instance_id", "decode_worker_id")],
     "TokenizeRequest": [
-        {"oneOf": [{"required": [name], "properties": {name: {"type": kind}, other: _NULL}}
-                   for name, kind, other in (("prompt", "string", "messages"), ("messages", "array", "prompt"))]},
+        {"anyOf": [{"required": [name], "properties": {name: {"not": _NULL}, other: _NULL}}
+                   for name, other in (("prompt", "messages"), ("messages", "prompt"))]},
     ],
 }  # fmt: skip
 """What fields may say together. schemathesis makes no requests of more alternatives than some twenty."""
-_OPENAI: Final = Described(_BODIES, _NARROWER, _RULES, ("/v1/chat/completions", "/v1/completions"))
+_OPENAI: Final = Described(_BODIES, _NARROWER, _RULES)
 _ERRORS: Final = {
     "400": "The request is invalid; `param` names the field",
     "401": "A key is required, and the request has none that is known",
@@ -192,35 +196,37 @@ _KINDS: Final = {"/metrics": "text/plain"}
 """Of answers that are no JSON."""
 
 
-def describe(openapi: Json, *others: Described, answers: Answers) -> Json:
+def describe(openapi: Json, *others: Described, answers: Answers, streams: Streams) -> Json:
     """Add the bodies and the hot routes to what FastAPI made, and every answer that a route may give."""
     parts = [_OPENAI, *others]
     bodies = {path: body for part in parts for path, body in part.bodies.items()}
-    asked, answered = [kind for kind, _, _ in bodies.values()], dict.fromkeys(answers.values())
-    _, components = msgspec.json.schema_components([*asked, *answered], ref_template=_REF)
+    errors = {path: part.error for part in parts for path in part.bodies}
+    asked, answered = [kind for kind, _, _ in bodies.values()], [*answers.values(), *streams.values(), *errors.values()]
+    _, components = msgspec.json.schema_components([*dict.fromkeys([*asked, *answered])], ref_template=_REF)
     schemas = openapi.setdefault("components", {}).setdefault("schemas", {})
     schemas.clear()  # FastAPI's own are of errors that are never given
     schemas.update(components)
-    schemas["Error"] = _ERROR
     _narrow(schemas, parts)
+    schemas |= {name: plain(schema) for name, schema in schemas.items()}
     for path, (kind, summary, tag) in bodies.items():
         operation = openapi["paths"].setdefault(path, {}).setdefault("post", {})
         operation["requestBody"] = {
             "required": path not in _OPTIONAL,
-            "content": {"application/json": {"schema": {"$ref": _REF.format(name=kind.__name__)}}},
+            "content": {"application/json": {"schema": _schema_of(kind)}},
         }
         if summary:
             operation |= {"summary": summary, "tags": [tag], "operationId": path.strip("/").replace("/", "_")}
     for path, methods in openapi["paths"].items():
         for method, operation in methods.items():
-            streams = any(path in part.streams for part in parts)
-            operation["responses"] = _responses(path, method, method == "post", streams, answers)
+            whole = _whole(answers.get((method, path)), path, streams.get(path))
+            operation["responses"] = {"200": whole, **_errors(path, method, errors.get(path, Error))}
+    add_head(openapi)
     return openapi
 
 
 def _narrow(schemas: Json, parts: Sequence[Described]) -> None:
     narrower = {name: rules for part in parts for name, rules in part.narrower.items()}
-    together = {name: rules for part in parts for name, rules in part.rules.items()}
+    rules = {name: rules for part in parts for name, rules in part.rules.items()}
     own = schemas["ChatRequest"]["properties"]
     for name, schema in schemas.items():
         fields = schema.get("properties", {})
@@ -235,32 +241,32 @@ def _narrow(schemas: Json, parts: Sequence[Described]) -> None:
             for kind in fields[field].get("anyOf", ()):
                 if kind.get("type") == "object":
                     kind.update(_KEYS_OF[field])
-        if name in together:
-            schema["allOf"] = together[name]
+        if name in rules:
+            schema |= together(rules[name])
 
 
-def _responses(path: str, method: str, has_body: bool, streams: bool, answers: Answers) -> Json:
-    error = {"application/json": {"schema": {"$ref": _REF.format(name="Error")}}}
-    statuses = {*_EVERYWHERE, *(_OF_BODIES if has_body else ())}
+def _errors(path: str, method: str, kind: type[msgspec.Struct]) -> Json:
+    error = {"application/json": {"schema": _schema_of(kind)}}
+    statuses = {*_EVERYWHERE, *(_OF_BODIES if method == "post" else ())}
     if path not in _OPEN:
         statuses |= {"401", "404"}
     if path.startswith("/busy_threshold") and method != "get":
         statuses |= {"403", "404", "409"}
-    texts = {status: _ERRORS[status] for status in sorted(statuses)}
-    errors: Json = {status: {"description": text, "content": error} for status, text in texts.items()}
+    errors: Json = {status: {"description": _ERRORS[status], "content": error} for status in sorted(statuses)}
     if path == "/health":
-        errors["503"] = {"description": "It is not ready", "content": {"application/json": {"schema": _OBJECT}}}
-    return {
-        "200": {"description": "The answer", "content": _whole(answers.get((method, path)), path, streams)},
-        **errors,
-    }
+        errors["503"] = {"description": "It is not ready", "content": {"application/json": {"schema": plain(_OBJECT)}}}
+    return errors
 
 
-def _whole(form: type[msgspec.Struct] | None, path: str, streams: bool) -> Json:
+def _whole(form: type[msgspec.Struct] | None, path: str, event: type[msgspec.Struct] | None) -> Json:
+    schema = plain(_OBJECT) if form is None else _schema_of(form)
+    content: Json = {"application/json": {"schema": schema}}
     if (kind := _KINDS.get(path)) is not None:
-        return {kind: {"schema": {"type": "string"}}}
-    schema = _OBJECT if form is None else {"$ref": _REF.format(name=form.__name__)}
-    whole: Json = {"application/json": {"schema": schema}}
-    if streams:
-        whole["text/event-stream"] = {"schema": {"type": "string"}}
-    return whole
+        content = {kind: {"schema": {"type": "string"}}}
+    if event is not None:
+        content["text/event-stream"] = {"schema": {"type": "string", "contentSchema": _schema_of(event)}}
+    return {"description": "The answer", "content": content}
+
+
+def _schema_of(kind: type[msgspec.Struct]) -> Json:
+    return {"$ref": _REF.format(name=kind.__name__)}

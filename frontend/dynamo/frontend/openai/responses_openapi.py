@@ -29,6 +29,7 @@ def _object(required: dict[str, Any], **optional: Any) -> Json:
 _PART: Final[Json] = {"oneOf": [
     _object({"type": {"enum": ["input_text", "output_text"]}, "text": _STRING}),
     _object({"type": {"const": "refusal"}, "refusal": _STRING}),
+    _object({"type": {"const": "input_image"}, "image_url": _STRING}, detail={"enum": ["auto", "low", "high"]}),
 ]}  # fmt: skip
 _CONTENT: Final[Json] = {"anyOf": [_STRING, {"type": "array", "items": _PART}]}
 _THOUGHT: Final[Json] = _object({"type": {"const": "reasoning_text"}, "text": _NAME})
@@ -50,12 +51,13 @@ _ITEM: Final[Json] = {
 }
 _KEPT: Final[Json] = {"anyOf": _ITEM["anyOf"][:3]}
 """Item that is added to a conversation; the others of `_ITEM` are taken, too, in more forms than it says."""
+_EMPTY: Final[Json] = {"type": "array", "items": _OBJECT, "maxItems": 0}
 _TOOL: Final[Json] = {"anyOf": [
     _object(
         {"type": {"const": "function"}, "name": _NAME}, parameters={"anyOf": [_OBJECT, _NULL]}, description=_STRING
     ),
     _object({"type": {"const": "custom"}, "name": _NAME}, description=_STRING, format=_OBJECT),
-    _object({"type": {"const": "namespace"}, "name": _NAME, "tools": {"type": "array", "maxItems": 0}}),
+    _object({"type": {"const": "namespace"}, "name": _NAME, "tools": _EMPTY}),
     _object({"type": {"enum": ["local_shell", "shell", "apply_patch", *LEFT_OUT]}}),
 ]}  # fmt: skip
 _CHOICES: Final[list[Json]] = [
@@ -88,7 +90,6 @@ DESCRIBED: Final = Described(
             "include": {"anyOf": [{"type": "array", "items": {"enum": [*INCLUDES]}, "maxItems": 16}, _NULL]},
             "prompt": _NULL,
             "stop": {"anyOf": [_STOP, {"type": "array", "items": _STOP, "maxItems": 16}, _NULL]},
-            "min_tokens": {"anyOf": [{"type": "integer", "minimum": 0, "maximum": 1}, _NULL]},
         },
         "ConversationRequest": {"items": {"anyOf": [{"type": "array", "items": _KEPT, "maxItems": MOST_ITEMS}, _NULL]}},
         "ConversationItems": {
@@ -98,10 +99,10 @@ DESCRIBED: Final = Described(
         "TextOptions": {"format": _FORMAT},
     },
     rules={"ResponsesRequest": [
-        {"required": ["input"]},
+        {"required": ["input"], "properties": {"input": {}}},
+        {"anyOf": [{"properties": {"conversation": _NULL}}, {"properties": {"previous_response_id": _NULL}}]},
         {"not": {"required": ["background", "store"], "properties": {
             "background": {"const": True}, "store": {"const": False},
         }}},
     ]},
-    streams=("/v1/responses",),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The body of `POST /v1/responses`: its fields, and how large each may be, as `request_structs.py` has them."""
+"""Bodies of the Responses API: their fields and how large each may be, as in `request_structs.py`, and its answers."""
 
 from __future__ import annotations
 
@@ -120,3 +120,82 @@ class ResponsesRequest(Struct, kw_only=True):
     ignore_eos: bool | None = None
     chat_template_kwargs: Options | None = None
     nvext: Annotated[Nvext, size(512 * KB)] | None = None
+
+
+class OutputPart(Struct):
+    """Part of what an item says."""
+
+    type: str
+    text: str | None = None
+
+
+class OutputItem(Struct):
+    """A message, a thought or a call of a tool, by its `type`."""
+
+    id: str
+    type: str
+    status: str | None = None
+    role: str | None = None
+    content: list[OutputPart] | None = None
+    summary: list[OutputPart] | None = None
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str | None = None
+    input: str | None = None
+
+
+class ResponseUsage(Struct):
+    """Tokens of a response."""
+
+    input_tokens: int
+    output_tokens: int
+    total_tokens: int
+
+
+class ResponseAnswer(Struct):
+    """A response of the Responses API."""
+
+    id: str
+    object: Literal["response"]
+    created_at: int
+    status: str
+    model: str
+    output: list[OutputItem]
+    completed_at: int | None = None
+    error: dict[str, Any] | None = None
+    incomplete_details: dict[str, Any] | None = None
+    usage: ResponseUsage | None = None
+    background: bool | None = None
+    store: bool | None = None
+    previous_response_id: str | None = None
+    service_tier: str | None = None
+    instructions: str | list[dict[str, Any]] | None = None
+    metadata: dict[str, Any] | None = None
+    text: dict[str, Any] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    tools: list[dict[str, Any]] | None = None
+    max_output_tokens: int | None = None
+    max_tool_calls: int | None = None
+    parallel_tool_calls: bool | None = None
+    prompt_cache_key: str | None = None
+    reasoning: dict[str, Any] | None = None
+    safety_identifier: str | None = None
+    temperature: float | None = None
+    top_logprobs: int | None = None
+    top_p: float | None = None
+    truncation: str | None = None
+    user: str | None = None
+
+
+class ResponseEvent(Struct):
+    """Data of an event of a response; its `type` says what else it has."""
+
+    type: str
+    sequence_number: int
+
+
+class InputTokenCount(Struct):
+    """Tokens of a response's input."""
+
+    object: Literal["response.input_tokens"]
+    input_tokens: int

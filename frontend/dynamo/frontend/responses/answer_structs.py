@@ -7,6 +7,9 @@ from typing import Any, Final, Literal
 
 from msgspec import Struct
 
+from dynamo.frontend.anthropic.answer_structs import MessageAnswer, MessageEvent, MessageTokenCount
+from dynamo.frontend.openai.responses_structs import InputTokenCount, ResponseAnswer, ResponseEvent
+
 
 class CachedTokens(Struct):
     """Part of a prompt that came from a cache."""
@@ -178,10 +181,10 @@ class Model(Struct):
 
 
 class ModelList(Struct):
-    """Models that can be asked; in Anthropic's form for clients that send its version."""
+    """Models that can be asked. Clients that send Anthropic's version get its form, which isn't this."""
 
-    data: list[dict[str, Any]]
-    object: str | None = None
+    object: str
+    data: list[Model]
 
 
 class ModelReadiness(Struct):
@@ -229,6 +232,96 @@ class Conversation(Struct):
     metadata: dict[str, Any]
 
 
+class ChunkFunction(Struct):
+    """A function that is called, or the next piece of its arguments."""
+
+    name: str | None = None
+    arguments: str | None = None
+
+
+class ChunkCall(Struct):
+    """A call that begins, or grows."""
+
+    index: int
+    id: str | None = None
+    type: str | None = None
+    function: ChunkFunction | None = None
+
+
+class ChunkDelta(Struct):
+    """What has come of a message since the chunk before."""
+
+    role: str | None = None
+    content: str | None = None
+    refusal: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[ChunkCall] | None = None
+
+
+class ChunkChoice(Struct):
+    """One answer's part of a chunk."""
+
+    index: int
+    delta: ChunkDelta
+    finish_reason: str | None = None
+    logprobs: dict[str, Any] | None = None
+    stop_reason: str | int | None = None
+
+
+class ChatChunk(Struct):
+    """Data of an event of a chat; the last event is `[DONE]`."""
+
+    id: str
+    object: Literal["chat.completion.chunk"]
+    created: int
+    model: str
+    choices: list[ChunkChoice]
+    usage: Usage | None = None
+    system_fingerprint: str | None = None
+    service_tier: str | None = None
+
+
+class TextChunkChoice(Struct):
+    """One continuation's part of a chunk."""
+
+    index: int
+    text: str
+    finish_reason: str | None = None
+    logprobs: dict[str, Any] | None = None
+    stop_reason: str | int | None = None
+
+
+class CompletionChunk(Struct):
+    """Data of an event of continuations; the last event is `[DONE]`."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    choices: list[TextChunkChoice]
+    usage: Usage | None = None
+    system_fingerprint: str | None = None
+    service_tier: str | None = None
+
+
+class Deleted(Struct):
+    """What is no longer kept."""
+
+    id: str
+    object: str
+    deleted: bool
+
+
+class ItemList(Struct):
+    """A page of items."""
+
+    object: Literal["list"]
+    data: list[dict[str, Any]]
+    has_more: bool
+    first_id: str | None = None
+    last_id: str | None = None
+
+
 ANSWERS: Final[dict[tuple[str, str], type[Struct]]] = {
     ("post", "/v1/chat/completions"): ChatCompletion,
     ("post", "/v1/completions"): Completion,
@@ -244,7 +337,25 @@ ANSWERS: Final[dict[tuple[str, str], type[Struct]]] = {
     ("get", "/v1/conversations/{conversation_id}"): Conversation,
     ("post", "/v1/conversations/{conversation_id}"): Conversation,
     ("delete", "/v1/conversations/{conversation_id}/items/{item_id}"): Conversation,
+    ("delete", "/v1/conversations/{conversation_id}"): Deleted,
+    ("get", "/v1/conversations/{conversation_id}/items"): ItemList,
+    ("post", "/v1/conversations/{conversation_id}/items"): ItemList,
+    ("post", "/v1/responses"): ResponseAnswer,
+    ("get", "/v1/responses/{response_id}"): ResponseAnswer,
+    ("delete", "/v1/responses/{response_id}"): Deleted,
+    ("post", "/v1/responses/{response_id}/cancel"): ResponseAnswer,
+    ("get", "/v1/responses/{response_id}/input_items"): ItemList,
+    ("post", "/v1/responses/input_tokens"): InputTokenCount,
+    ("post", "/v1/messages"): MessageAnswer,
+    ("post", "/v1/messages/count_tokens"): MessageTokenCount,
     ("get", "/version"): Version,
     ("get", "/live"): Liveness,
 }
 """By method and path; of the others an object is said."""
+STREAMS: Final[dict[str, type[Struct]]] = {
+    "/v1/chat/completions": ChatChunk,
+    "/v1/completions": CompletionChunk,
+    "/v1/responses": ResponseEvent,
+    "/v1/messages": MessageEvent,
+}
+"""What the data of their events is, by path."""

@@ -23,7 +23,7 @@ from dynamo.frontend.errors import ApiError, bad_request, internal, to_api_error
 from dynamo.frontend.http.requests import ClientGone
 from dynamo.frontend.openai.openapi import describe
 from dynamo.frontend.openai.responses_openapi import DESCRIBED as RESPONSES
-from dynamo.frontend.responses.answer_structs import ANSWERS
+from dynamo.frontend.responses.answer_structs import ANSWERS, STREAMS
 from dynamo.frontend.responses.cold_replies import error_reply
 from dynamo.frontend.routes.busy_threshold import busy_router
 from dynamo.frontend.routes.explain import explain_router
@@ -46,7 +46,7 @@ def cold_app(services: Services) -> FastAPI:
     """Return the FastAPI app of everything that is not hot."""
     app = FastAPI(
         title="Dynamo Pipelines", version=own_version(), description="OpenAI-compatible LLM serving.",
-        docs_url=None, redoc_url=None, redirect_slashes=False,
+        docs_url=None, redoc_url=None, redirect_slashes=False, generate_unique_id_function=lambda route: route.name,
     )  # fmt: skip
     app.include_router(system_router(services))
     app.include_router(models_router(services))
@@ -70,7 +70,7 @@ def cold_app(services: Services) -> FastAPI:
 def _openapi(app: FastAPI) -> dict[str, Any]:
     if app.openapi_schema is None:
         made = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
-        app.openapi_schema = describe(made, RESPONSES, MESSAGES, answers=ANSWERS)
+        app.openapi_schema = describe(made, RESPONSES, MESSAGES, answers=ANSWERS, streams=STREAMS)
     return app.openapi_schema
 
 
