@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import inspect
 import os
@@ -54,6 +55,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if any(item.get_closest_marker(name) for name in ("processes", "servers")):
             item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
+    """Import and rewrite all modules once, for all test processes."""
+    from tests.order.forking import forking
+
+    servers = contextlib.ExitStack()
+    interpreter = servers.enter_context(forking(config.args))
+    config.add_cleanup(servers.close)
+    for spec in specs:
+        spec.python = interpreter
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -82,6 +82,17 @@ class Echo:
         return delta([token], finish, extras or None)
 
 
+class Loud(Echo):
+    """Says the first token, 500 times at once: what isn't read fills any buffer after few messages."""
+
+    async def speak(self, incoming: Incoming, payload: dict[str, Any]) -> None:
+        limit, at_once = payload["stop_conditions"]["max_tokens"], 500
+        for said in range(at_once, limit + 1, at_once):
+            await asyncio.sleep(self.delay)
+            incoming.send(delta(payload["token_ids"][:1] * at_once, "length" if said == limit else None))
+        incoming.finish()
+
+
 class Site:
     """The frontend, its loop in a thread of its own, and the workers."""
 

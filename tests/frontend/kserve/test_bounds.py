@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.frontend.conftest import Loud
 from tests.frontend.kserve.conftest import words
 from tests.frontend.kserve.raw_client import (
     CONTINUATION,
@@ -199,10 +200,10 @@ def test_a_stream_on_which_nothing_is_asked(
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_a_stream_that_does_not_read(kserve: Any, raw: Any, engines: Any, within: Any, streaming: bool) -> None:
+def test_a_stream_that_does_not_read(kserve: Any, raw: Any, within: Any, streaming: bool) -> None:
     """Whole answers and pieces wait for --write-timeout-secs; then nothing of the call is left here but its status."""
     site = kserve(write_timeout_secs=1.0)
-    engine = engines()
+    engine = Loud()
     site.worker(engine, context_length=1 << 20)
     one = raw(site, window=0)
     one.call(1, "ModelStreamInfer", body=request_of("x" * 1000, 200_000, streaming=streaming))
