@@ -101,6 +101,15 @@ def test_https_reaches_the_frontend() -> None:
     assert (settings.tls.cert_path, settings.tls.key_path) == ("a", "b")
 
 
+def test_keys_reach_the_frontend(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their file is the frontend's own option, by flag and by variable: a variable that is ignored opens a server."""
+    asked = understood("in=http out=mocker --api-keys-file keys")
+    assert frontend_settings(asked.roles, asked.settings).access.api_keys_file == "keys"
+    monkeypatch.setenv("DYN_API_KEYS_FILE", "others")
+    asked = understood("in=http out=mocker")
+    assert frontend_settings(asked.roles, asked.settings).access.api_keys_file == "others"
+
+
 def test_a_worker_answers_for_its_load() -> None:
     """in=dyn:// has load_metrics beside its endpoint, as in 2025; an engine in this process has not."""
     asked = understood("in=dyn://a.b.c out=mocker")

@@ -97,6 +97,7 @@ class RunSettings:
     use_kv_events: str = like(FrontendSettings, "use_kv_events", default="true", choices=TRUE_FALSE, env=None, flags=())
     discovery_backend: str = like(FrontendSettings, "discovery_backend", help="Where other processes are found.")
     cors_origin: list[str] = like(FrontendSettings, "cors_origin")  # noqa: RUF009 - makes a dataclass field
+    api_keys_file: str = like(FrontendSettings, "api_keys_file")
     tls_cert_path: str = like(FrontendSettings, "tls_cert_path", help="Serve HTTPS with this certificate (PEM).")
     tls_key_path: str = like(FrontendSettings, "tls_key_path")
     base_gpu_id: int = setting(0, "First GPU to use (sglang); for other engines set CUDA_VISIBLE_DEVICES.")
