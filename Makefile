@@ -135,7 +135,10 @@ clean: ## remove the environments and caches
 
 # The stamps: an environment is made once and brought up to date when the bounds or the lock change.
 $(VENV)/.pip:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	echo "This needs Python 3.11 or later; $(PYTHON) is $$($(PYTHON) --version 2>&1): make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
 	@echo "Making a Python environment in $(VENV) ..."
+	@test ! -x $(BIN)/python || $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || rm -rf $(VENV)
 	@$(PYTHON) -m venv $(VENV) && $(PIP) --quiet --upgrade 'pip>=25.1,<27' && touch $@
 
 $(VENV)/.quickstart: $(VENV)/.pip pyproject.toml constraints.txt

@@ -49,9 +49,9 @@ async def served_model(url: str, expected: str, stopped: Callable[[], bool]) -> 
         if model is not None:
             served = as_served(model)
             base = served.chat and await asyncio.to_thread(_is_base, url, served.name)
-            return served._replace(base=base, console=await asyncio.to_thread(_has_console, url))
+            return served._replace(base=base, console=await asyncio.to_thread(has_console, url))
         await asyncio.sleep(_ASK_EVERY)
-    return Served(expected, console=not stopped() and await asyncio.to_thread(_has_console, url))
+    return Served(expected, console=not stopped() and await asyncio.to_thread(has_console, url))
 
 
 def _models(url: str) -> list[dict[str, Any]]:
@@ -77,7 +77,8 @@ def _is_base(url: str, name: str) -> bool:
     return "chat_template" in about and about["chat_template"] is None
 
 
-def _has_console(url: str) -> bool:
+def has_console(url: str) -> bool:
+    """Tell whether a frontend has a page for browsers."""
     try:
         with _open(urllib.request.Request(f"{url}/", headers={"accept": "text/html"})) as answer:
             return str(answer.headers.get_content_type()) == "text/html"

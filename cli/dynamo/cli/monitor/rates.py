@@ -34,7 +34,8 @@ class Scrape:
     """Values up to a bound in seconds, by that bound."""
 
     def models(self) -> list[str]:
-        return sorted({model for name, model in self.values if name in ("in_flight", "requests")})
+        """Return the models that were asked; requests for none that is known count under a name of their own."""
+        return sorted({model for name, model in self.values if name == "in_flight"})
 
 
 def parse(text: str, at: float) -> Scrape:

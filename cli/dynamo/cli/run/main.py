@@ -149,6 +149,10 @@ def run(argv: list[str]) -> int:
             installed=[name for name in DEFAULTS if importlib.util.find_spec(traits_of(name).package)],
         )
     except click.exceptions.Exit as leaving:
+        if not argv:
+            from dynamo.cli.run.offer import offer
+
+            print("\n".join(offer()))
         return leaving.exit_code
     except click.ClickException as error:
         error.show()

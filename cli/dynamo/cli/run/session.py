@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import sys
 from collections.abc import AsyncGenerator, Coroutine
 from dataclasses import replace
@@ -31,6 +32,7 @@ from dynamo.frontend.settings import FrontendSettings
 from dynamo.llm.models.sources import BUILT_IN_NAME
 from dynamo.runtime import DistributedRuntime, DynamoException, RuntimeConfig, configure_logging
 from dynamo.runtime.process import event_loop
+from dynamo.runtime.process.shutdown import ShutdownSignal
 from dynamo.runtime.process.tasks import unless_dead
 from dynamo.runtime.process.tracing import tracing_from_env
 from dynamo.worker import main as worker_process
@@ -68,8 +70,7 @@ def start(run: Run) -> int:
         frontend_process.run(settings)
         return 0
     configure_logging(verbosity)
-    event_loop.run(_serve(run, replace(settings, worker_wait_timeout_secs=HOLD_SECONDS)))
-    return 0
+    return event_loop.run(_serve(run, replace(settings, worker_wait_timeout_secs=HOLD_SECONDS)))
 
 
 def _aliases(run: Run) -> dict[str, str] | None:
@@ -83,21 +84,24 @@ def _quiet_logging(verbosity: int) -> None:
     configure_logging(verbosity, env={"DYN_LOG": "warn", **os.environ})
 
 
-async def _serve(run: Run, settings: FrontendSettings) -> None:
-    """Serve in=http and in=grpc with an engine in this process."""
+async def _serve(run: Run, settings: FrontendSettings) -> int:
+    """Serve in=http and in=grpc with an engine in this process; the exit code."""
     from dynamo.frontend.server import open_port, serve_http  # with FastAPI, which no conversation needs
 
-    sockets = [open_port(settings)]
+    sockets, leaving = [open_port(settings)], ShutdownSignal()
     try:
         async with _local(run) as (runtime, engine):
             grpc: list[str] = []
             serving = serve_http(
-                runtime, settings, on_ready=lambda url: _say_ready(url, *grpc), sockets=sockets, on_grpc=grpc.append
-            )
-            await unless_dead(engine.failed, serving)
+                runtime, settings, on_ready=lambda url: _say_ready(url, *grpc), sockets=sockets, on_grpc=grpc.append,
+                leaving=leaving,
+            )  # fmt: skip
+            with leaving.handling():
+                await unless_dead(engine.failed, serving)
     finally:
         for sock in sockets:
             sock.close()
+    return 130 if leaving.number == signal.SIGINT else 0
 
 
 def _say(line: str) -> None:

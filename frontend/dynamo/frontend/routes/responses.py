@@ -37,8 +37,8 @@ from dynamo.frontend.responses.stream import ClientConnection, Headers, PlainWir
 from dynamo.frontend.routes.event_route import EventJob
 from dynamo.frontend.routes.generate import Made
 from dynamo.frontend.routes.model_request import Job, Route, until_over
-from dynamo.frontend.routes.stored.conversations import encoded_items
 from dynamo.frontend.routes.stored.earlier import Earlier, looked_up, names_stored
+from dynamo.frontend.routes.stored.item_ids import encoded_items
 from dynamo.frontend.routing.hints import Hints
 from dynamo.frontend.routing.model_set import ModelSet
 from dynamo.frontend.services import Services

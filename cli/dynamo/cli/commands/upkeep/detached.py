@@ -13,6 +13,7 @@ from typing import Final
 import click
 
 from dynamo.cli.commands.upkeep.down import wait_until
+from dynamo.cli.local.next_steps import has_console
 from dynamo.cli.local.state import is_running, read_state
 
 SERVED_WITHIN: Final = 600.0
@@ -45,6 +46,8 @@ def run_detached(words: Sequence[str], names: Sequence[str], home: Path, seconds
     for name in names:
         state = read_state(home / name)
         click.echo(f"{name}: {state.model} at {state.url}" if state else name)
+        if state is not None and has_console(state.url):
+            click.echo(f"  console {state.url}/")
     click.echo("dynamo ps shows it, dynamo logs -f follows it, dynamo down ends it")
     return 0
 

@@ -6,7 +6,7 @@ responses do, in the same bounds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
@@ -15,19 +15,18 @@ from fastapi.responses import Response
 
 from dynamo.frontend.openai import requests as openai
 from dynamo.frontend.openai.body import decode
-from dynamo.frontend.openai.chat_builder import ChatBuilder
-from dynamo.frontend.openai.responses_input import Item, add_items, items_of, kept
+from dynamo.frontend.openai.responses_input import Item
 from dynamo.frontend.openai.responses_structs import ConversationChange, ConversationItems, ConversationRequest
 from dynamo.frontend.responses.cold_replies import json_reply
 from dynamo.frontend.routes.model_request import LARGE_BODY, Intake
-from dynamo.frontend.routes.stored.responses import PAGE, PREFIXES, caller, counted, listed, page_of, store_of
+from dynamo.frontend.routes.stored.item_ids import encoded_items
+from dynamo.frontend.routes.stored.responses import PAGE, caller, counted, listed, page_of, store_of
 from dynamo.frontend.services import Services
 from dynamo.frontend.stored.conversations import Change, head_of, new_conversation, no_item
 from dynamo.frontend.stored.directory import ResponseDirectory
 
 KindT = TypeVar("KindT", bound=msgspec.Struct)
 ResultT = TypeVar("ResultT")
-NewId = Callable[[str], str]
 
 
 def conversations_router(services: Services) -> APIRouter:
@@ -126,15 +125,6 @@ def _with_items(directory: ResponseDirectory) -> Callable[[Any], tuple[Any, list
         return asked, encoded_items(asked.items or (), directory.new_id, check=True)
 
     return read
-
-
-def encoded_items(items: Sequence[Item], new_id: NewId, *, check: bool = False) -> list[bytes]:
-    """Return items as a conversation keeps them; raises the 400 of what no conversation can have."""
-    own = items_of(items)
-    if check:
-        add_items(ChatBuilder(), own, "items")
-    ids = (new_id(PREFIXES.get(str(item.get("type")), "item")) for item in own)
-    return [msgspec.json.encode(kept(item) | {"id": name}) for item, name in zip(own, ids, strict=True)]
 
 
 async def _read(services: Services, request: Request, kind: type[KindT], then: Callable[[KindT], ResultT]) -> ResultT:

@@ -14,6 +14,7 @@ from fastapi.responses import Response
 from dynamo.frontend.errors import ApiError, bad_request
 from dynamo.frontend.http.requests import headers_of
 from dynamo.frontend.responses.cold_replies import json_reply
+from dynamo.frontend.routes.stored.item_ids import PREFIXES
 from dynamo.frontend.services import Services
 from dynamo.frontend.stored.conversations import is_conversation
 from dynamo.frontend.stored.directory import Item, ResponseDirectory, items_of
@@ -42,7 +43,6 @@ _STREAM: Final = [
         "schema": {"type": "integer", "minimum": 0, "maximum": _LATEST},
     },
 ]
-PREFIXES: Final = {"message": "msg", "reasoning": "rs", "function_call": "fc", "function_call_output": "fco"}
 
 
 class EventsReply(Response):
