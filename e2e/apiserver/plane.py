@@ -21,7 +21,7 @@ GO = {"GOGC": "400"}
 CONTROLLERS = (
     "deployment-controller", "replicaset-controller", "statefulset-controller", "garbage-collector-controller",
     "namespace-controller", "serviceaccount-controller", "disruption-controller",
-    "resourcequota-controller",
+    "resourcequota-controller", "resourceclaim-controller",
 )  # fmt: skip
 AUDIT = {
     "apiVersion": "audit.k8s.io/v1",

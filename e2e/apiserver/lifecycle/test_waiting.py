@@ -14,6 +14,8 @@ from e2e.apiserver.world import World
 from dynamo.operator.kube.resources import PODS, Resource
 
 NODES = Resource("v1", "Node", "nodes")
+TEMPLATES = Resource("resource.k8s.io/v1", "ResourceClaimTemplate", "resourceclaimtemplates")
+CLAIMS = Resource("resource.k8s.io/v1", "ResourceClaim", "resourceclaims")
 NODE = "only"
 MOCKER: Object = {"engine": "mocker", "replicas": 1}
 
@@ -40,6 +42,28 @@ def test_a_claim_that_is_never_bound(world: World) -> None:
         assert "pod llama-worker-" in world.condition("WorkersReady")["message"]
         assert world.condition("WorkersReady")["reason"] == "Unschedulable"
         until("the frontend runs", lambda: frontend_runs(world))
+
+
+def test_devices_that_nobody_provides(world: World) -> None:
+    """Dynamic resource allocation: a template that is missing is named, then the claim that is made and waits."""
+    world.operators.start()
+    claims = [{"name": "gpus", "resourceClaimTemplateName": "one-gpu"}]
+    with scheduler(world.plane), node(world):
+        world.pipeline(spec={"components": [{**MOCKER, "resourceClaims": claims}]})
+        until("the template is named", lambda: says(world, "it waits for a ResourceClaim of template one-gpu"))
+        request = {"name": "gpu", "exactly": {"deviceClassName": "gpu.example.com"}}
+        spec = {"spec": {"devices": {"requests": [request]}}}
+        head = {"apiVersion": TEMPLATES.api_version, "kind": TEMPLATES.kind, "metadata": {"name": "one-gpu"}}
+        world.admin.ask("POST", TEMPLATES.path(world.namespace), {**head, "spec": spec})
+        until("the claim is made", lambda: len(world.items(CLAIMS)) == 1)
+        (claim,) = world.items(CLAIMS)
+        until("the claim is named", lambda: says(world, f"it waits for ResourceClaim {claim['metadata']['name']}"))
+        assert world.condition("WorkersReady")["reason"] == "Unschedulable"
+
+
+def says(world: World, words: str) -> bool:
+    """Whether the workers' condition has these words."""
+    return words in world.condition("WorkersReady").get("message", "")
 
 
 def unbound(world: World) -> bool:

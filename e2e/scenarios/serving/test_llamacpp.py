@@ -24,12 +24,12 @@ def test_llamacpp(namespace: Namespace, platform: Platform) -> None:
 @pytest.mark.full
 @pytest.mark.timeout(1800)
 def test_a_worker_beside_an_engines_own_image(namespace: Namespace, platform: Platform) -> None:
-    """It speaks as well, and the engine's packages are those of its own image: an older click than our constraints'."""
+    """It speaks as well, and the engine's packages are those of its own image: an older prometheus-client than ours."""
     _speaks(namespace, worker_image(platform, "beside"))
     (pod,) = workers(namespace, NAME)
-    code = "import click, importlib.metadata as m; print(m.version('click'), click.__file__)"
+    code = "import prometheus_client as p, importlib.metadata as m; print(m.version('prometheus-client'), p.__file__)"
     version, place = namespace.kubectl("exec", pod["metadata"]["name"], "--", "python", "-c", code).split()
-    assert version == "8.1.8"
+    assert version == "0.22.1"
     assert not place.startswith("/opt/dynamo")
 
 

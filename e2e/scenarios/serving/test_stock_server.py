@@ -23,7 +23,8 @@ NAME, MODEL = "stock", "gemma-3-270m"
 # It is a base model: it goes on with a text, and learns from it what is asked.
 PROMPT = "Question: capital of France? Answer: Paris. Question: capital of Germany? Answer:"
 TOKENS = 6
-START_SECONDS = 15
+START_SECONDS = 30
+READY_SECONDS = 60
 SAY_SECONDS = 180
 
 SCRIPT = """
@@ -102,10 +103,10 @@ def test_a_server_that_never_listens(namespace: Namespace, platform: Platform) -
 
 def test_a_server_that_never_gets_ready(namespace: Namespace, platform: Platform) -> None:
     """It listens and lists no model: what is waited for, then the end of its time."""
-    worker = faulty(platform, "unready", engineArgs={"ready_secs": START_SECONDS})
+    worker = faulty(platform, "unready", engineArgs={"ready_secs": READY_SECONDS})
     namespace.apply(pipeline(NAME, worker, model={"name": MODEL}))
     saying(namespace, "waits for http://127.0.0.1:8000, which answers 503 at /v1/models")
-    saying(namespace, f"answers 503 at /v1/models after {START_SECONDS} s")
+    saying(namespace, f"answers 503 at /v1/models after {READY_SECONDS} s")
 
 
 def test_a_server_that_answers_500(namespace: Namespace, platform: Platform) -> None:
