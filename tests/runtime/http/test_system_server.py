@@ -32,7 +32,7 @@ def serve(server: SystemServer, case: Callable[[httpx.AsyncClient], Awaitable[No
 
 
 def health(ready: bool = True, **more: Any) -> Callable[[], Health]:
-    return lambda: Health(ready, {"generate": ready}, more.get("reasons", []))
+    return lambda: Health(ready, {"generate": ready}, more.get("reasons", []), more.get("notes", []))
 
 
 def test_ready() -> None:
@@ -45,9 +45,9 @@ def test_ready() -> None:
         assert body["status"] == "ready"
         assert body["endpoints"] == {"generate": "ready"}
         assert body["uptime"]["secs"] >= 0
-        assert body["reasons"] == []
+        assert (body["reasons"], body["notes"]) == ([], ["it counts wrongly"])
 
-    serve(SystemServer(health()), case)
+    serve(SystemServer(health(notes=["it counts wrongly"])), case)
 
 
 def test_not_ready_says_why() -> None:
@@ -129,20 +129,20 @@ def test_stopping_a_server_that_never_started() -> None:
 async def test_the_health_of_a_runtime() -> None:
     """Not ready before anything is served, ready with its endpoints, not ready when the program says so or drains."""
     async with await DistributedRuntime.in_memory() as runtime:
-        assert runtime_health(runtime) == (False, {}, ["no endpoint is served yet"])
+        assert runtime_health(runtime) == (False, {}, ["no endpoint is served yet"], ())
         served = await runtime.endpoint("a.b.c").start(lambda incoming: incoming.finish())
         await until("the runtime is ready", lambda: runtime_health(runtime).ready, 5)
-        assert runtime_health(runtime) == (True, {"c": True}, [])
+        assert runtime_health(runtime) == (True, {"c": True}, [], ())
         bus = runtime.bus
         assert isinstance(bus, MemoryBus)
         bus.disconnect()
-        assert runtime_health(runtime) == (False, {"c": True}, ["the bus is away: no request can come"])
+        assert runtime_health(runtime) == (False, {"c": True}, ["the bus is away: no request can come"], ())
         bus.reconnect()
         assert runtime_health(runtime).ready
         runtime.set_health_status(False)
-        assert runtime_health(runtime) == (False, {"c": True}, ["the program has set itself not ready"])
+        assert runtime_health(runtime) == (False, {"c": True}, ["the program has set itself not ready"], ())
         runtime.set_health_status(True)
         assert runtime_health(runtime).ready
         runtime.health = None
         await served.drain(0)
-        assert runtime_health(runtime) == (False, {"c": False}, ["a.b.c: this instance is leaving"])
+        assert runtime_health(runtime) == (False, {"c": False}, ["a.b.c: this instance is leaving"], ())

@@ -35,11 +35,12 @@ log = logging.getLogger(__name__)
 
 
 class Health(NamedTuple):
-    """`endpoints`: name to ready or not; `reasons` says why it is not."""
+    """`endpoints`: name to ready or not; `reasons` says why it is not, `notes` what is amiss all the same."""
 
     ready: bool
     endpoints: Mapping[str, bool]
     reasons: Sequence[str] = ()
+    notes: Sequence[str] = ()
 
 
 class ServedEndpoint(Protocol):
@@ -180,6 +181,7 @@ class SystemServer:
             "uptime": self._uptime(),
             "endpoints": {name: words[ready] for name, ready in health.endpoints.items()},
             "reasons": list(health.reasons),
+            "notes": list(health.notes),
         }
         return _json(200 if health.ready else 503, body)
 
