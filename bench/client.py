@@ -39,6 +39,8 @@ class Task:
     quick_ack: bool
     warm_up: list[str]
     prompts: list[str]
+    completions: bool = False
+    """Ask for the continuation of a text, not for a chat."""
 
     @property
     def address(self) -> tuple[str, int]:
@@ -50,7 +52,7 @@ class Task:
         """One whole HTTP request."""
         body: dict[str, Any] = {
             "model": self.model,
-            "messages": [{"role": "user", "content": prompt}],
+            **({"prompt": prompt} if self.completions else {"messages": [{"role": "user", "content": prompt}]}),
             "max_tokens": self.tokens_out,
             "ignore_eos": True,
             "stream": self.stream,
@@ -58,8 +60,9 @@ class Task:
         if self.stream:
             body["stream_options"] = {"include_usage": True}
         content = json.dumps(body).encode()
+        route = "completions" if self.completions else "chat/completions"
         head = (
-            f"POST /v1/chat/completions HTTP/1.1\r\nHost: {self.address[0]}\r\n"
+            f"POST /v1/{route} HTTP/1.1\r\nHost: {self.address[0]}\r\n"
             f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
         )
         return head.encode() + content

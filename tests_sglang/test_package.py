@@ -7,6 +7,7 @@ import asyncio
 import importlib
 import importlib.util
 import inspect
+import json
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tests.worker.engines.sglang import played_sglang
 
 from dynamo.llm.protocols import PreprocessedRequest
 from dynamo.runtime.errors import InvalidArgument
+from dynamo.worker.engines.openai.dialects import DIALECTS
 from dynamo.worker.engines.sglang.arguments import FIXED, arguments, argv, kv_events
 from dynamo.worker.engines.sglang.engine import read_arguments
 from dynamo.worker.engines.sglang.requests import GenerationPhase, generate
@@ -113,6 +115,25 @@ def test_requests_are_in_its_words() -> None:
     ]  # fmt: skip
     names = {one.arg for one in (*calls[0].args.args, *calls[0].args.kwonlyargs)}
     assert made.keys() <= names
+
+
+def test_its_server_takes_what_engine_openai_sends() -> None:
+    """By its own contract of the route `/generate`, which refuses fields and types that it doesn't know."""
+    from sglang.api.v1.api_types import GenerateRequest
+
+    request = msgspec.convert(
+        {
+            "model": "m", "token_ids": [1, 2], "stop_conditions": {"max_tokens": 5, "min_tokens": 2},
+            "sampling_options": {"temperature": 0.0, "top_p": 0.9, "top_k": 4, "seed": 3, "logit_bias": {"4": 1.0}},
+        },
+        PreprocessedRequest,
+    )  # fmt: skip
+    dialect = DIALECTS["sglang"]
+    body = {**dialect.call(request, "m", 10).body, dialect.adapter_field: "sql"}
+    read = GenerateRequest.from_json_value(json.loads(json.dumps(body)))
+    assert (read.input_ids, read.stream, read.lora_path) == ([1, 2], True, "sql")
+    sampling = read.sampling_params
+    assert (sampling.max_new_tokens, sampling.ignore_eos, sampling.logit_bias) == (5, True, {"4": 1.0})
 
 
 def test_what_the_adapter_reaches_into_is_there() -> None:

@@ -44,9 +44,14 @@ class Kind(NamedTuple):
     """A user's own, for engine python."""
     mode: str = ""
     server: str = ""
-    """It asks a real llama-server, by this API."""
+    """It asks a real server: `vllm`, `sglang` or `mocker` is started by it, else it is a llama-server, asked so."""
     apart: bool = False
     """It lives in an environment of its own: only where it is named."""
+
+    @property
+    def takes_long(self) -> bool:
+        """Whether tests share one that has started."""
+        return self.real or self.server == "mocker"
 
 
 _TEXT_FILE: Final = """
@@ -77,6 +82,13 @@ SGLANG: Final = json.dumps({
     "max-total-tokens": 8192, "max-running-requests": 16,
 })  # fmt: skip
 """In float32, as vLLM's."""
+STOCK: Final = {
+    "vllm": ("vllm.entrypoints.openai.api_server", "--model", VLLM),
+    "sglang": ("sglang.launch_server", "--model-path", SGLANG),
+}
+"""Module of the server, its flag for the model, and options."""
+MOCKER: Final = [sys.executable, "-m", "dynamo.cli.run", "in=http", "out=mocker", "--model-name", "m"]
+"""Our own frontend in front of our own mocker."""
 RIGS: Final = {
     "echo_core": Kind("echo_core"),
     "echo_full": Kind("echo_full"),
@@ -88,6 +100,8 @@ RIGS: Final = {
     "vllm": Kind("vllm", write_checkout, VLLM, real=True, apart=True),
     "openai": Kind("openai", write_gguf, server="llamacpp"),
     "openai-vllm": Kind("openai", write_checkout, server="vllm", real=True, apart=True),
+    "openai-sglang": Kind("openai", write_checkout, server="sglang", real=True, apart=True),
+    "openai-mocker": Kind("openai", server="mocker", mode="text"),
     "openai-text": Kind("openai", write_gguf, server="openai", mode="text"),
     "pystr": Kind("python", file=_TEXT_FILE, mode="text"),
     "pytok": Kind("python", file=_TOKENS_FILE, mode="tokens"),
@@ -156,19 +170,22 @@ def arguments_of(name: str) -> str:
     kind = RIGS[name]
     if not kind.server:
         return kind.arguments
+    if kind.server == "mocker":
+        return json.dumps({"command": [*MOCKER, "--http-port", "{port}"], "api": "openai"})
     path = opened(name)[0].path
     assert path is not None
-    if kind.server == "vllm":
-        return json.dumps({"command": _vllm_server(path), "api": "vllm"})
+    if kind.server in STOCK:
+        return json.dumps({"command": stock_server(kind.server, path), "api": kind.server})
     return json.dumps({"url": llama_server(path).listening_address, "api": kind.server})
 
 
-def _vllm_server(path: Path) -> list[str]:
-    """The command of a vLLM that the worker starts; not `vllm`, which wants a package of that name."""
-    options = json.loads(VLLM).items()
-    flags = [f"--{name.replace('_', '-')}" + ("" if value is True else f"={value}") for name, value in options]
-    server = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(path)]
-    return [*server, "--host", "127.0.0.1", "--port", "{port}", "--served-model-name", "m", *flags]
+def stock_server(name: str, path: Path | str, port: str = "{port}", **more: Any) -> list[str]:
+    """The command of a vLLM or SGLang as its project has it; not `vllm`, which wants a package of that name."""
+    module, model, options = STOCK[name]
+    given = {**json.loads(options), **more}.items()
+    flags = [f"--{flag.replace('_', '-')}" + ("" if value is True else f"={value}") for flag, value in given]
+    server = [sys.executable, "-m", module, model, str(path)]
+    return [*server, "--host", "127.0.0.1", "--port", port, "--served-model-name", "m", *flags]
 
 
 def model_path_of(name: str) -> str:

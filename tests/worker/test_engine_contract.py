@@ -54,7 +54,7 @@ def together() -> Iterator[Callable[[str], Run]]:
 def run(request: pytest.FixtureRequest, together: Callable[[str], Run]) -> Run:
     """Runs a coroutine function with a started engine."""
     name: str = request.param
-    return together(name) if RIGS[name].real else alone(name)
+    return together(name) if RIGS[name].takes_long else alone(name)
 
 
 only_tokens = pytest.mark.parametrize("run", TOKENS, indirect=True)

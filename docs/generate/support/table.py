@@ -56,6 +56,7 @@ _EMBEDDING: Final = "tests/worker/test_embedding_engines.py::test_each_input_get
 _KINDS: Final = "tests/frontend/routes/test_engine_kinds.py::test_one_table"
 _PARSED: Final = "tests/frontend/routes/test_tool_calls.py::test_a_call_and_thoughts"
 _SERVING: Final = "e2e/scenarios/serving/"
+_KILLED: Final = "tests/cli/local/test_killed_servers.py::test_a_killed_servers_streams_go_on"
 _ON_CPUS: Final = "on CPUs only"
 
 
@@ -161,8 +162,12 @@ MATRIX: Final[Mapping[EngineName, Mapping[Feature, Support]]] = {
     },
     EngineName.OPENAI: {
         **_all(_EVERY),
-        Feature.CONTINUES: _supported(_CONTRACT + "answers_go_on_where_another_engine_was_cut"),
+        Feature.CONTINUES: _supported(_KILLED)._replace(where="by token ids; in text they end"),
         Feature.TOOLS: _supported(_PARSED),
+        Feature.LORA: _experimental(
+            "tests/worker/engines/openai/test_adapters.py::test_each_is_a_model_while_it_is_listed",
+            "with a scripted server",
+        ),
         Feature.CPU: _supported(_CONTRACT + "streams_to_its_length"),
     },
     EngineName.PYTHON: {

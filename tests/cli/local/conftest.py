@@ -80,8 +80,8 @@ class Workplace:
         """Every living process that was started from here, however far down."""
         return living("XDG_STATE_HOME", self.state)
 
-    def wait_until(self, condition: Callable[[], bool], what: str) -> None:
-        eventually(what, condition, DEADLINE)
+    def wait_until(self, condition: Callable[[], bool], what: str, within: float = DEADLINE) -> None:
+        eventually(what, condition, within)
 
     def nothing_left(self) -> None:
         """No process of ours lives, or it is gone in a moment."""

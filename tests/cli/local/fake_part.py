@@ -47,7 +47,7 @@ def main(kind: str) -> None:
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     over = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: None if plan.get("deaf") else over.set())
-    announced: dict[str, Any] = {"instance": "x", "system_port": 1}
+    announced: dict[str, Any] = {"instance": "x"}
     if kind == "frontend":
         server = ThreadingHTTPServer((option("--http-host"), int(option("--http-port"))), Handler)
         threading.Thread(target=server.serve_forever, daemon=True).start()

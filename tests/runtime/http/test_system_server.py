@@ -32,7 +32,7 @@ def serve(server: SystemServer, case: Callable[[httpx.AsyncClient], Awaitable[No
 
 
 def health(ready: bool = True, **more: Any) -> Callable[[], Health]:
-    return lambda: Health(ready, {"generate": ready}, more.get("reasons", []))
+    return lambda: Health(ready, {"generate": ready}, more.get("reasons", []), more.get("notes", []))
 
 
 def test_ready() -> None:
@@ -45,9 +45,9 @@ def test_ready() -> None:
         assert body["status"] == "ready"
         assert body["endpoints"] == {"generate": "ready"}
         assert body["uptime"]["secs"] >= 0
-        assert body["reasons"] == []
+        assert (body["reasons"], body["notes"]) == ([], ["it counts wrongly"])
 
-    serve(SystemServer(health()), case)
+    serve(SystemServer(health(notes=["it counts wrongly"])), case)
 
 
 def test_not_ready_says_why() -> None:

@@ -22,7 +22,8 @@ from dynamo.runtime.names import EndpointPath, InstanceKey
 from dynamo.runtime.runtime import DistributedRuntime
 from dynamo.worker.engine import EngineFacts
 from dynamo.worker.engines import create_engine
-from dynamo.worker.instance.serving import Serving, guided, serve_engine
+from dynamo.worker.instance.handlers import guided
+from dynamo.worker.instance.serving import Serving, serve_engine
 from dynamo.worker.settings import WorkerSettings
 
 PATH = EndpointPath("tests", "backend", "generate")

@@ -117,6 +117,10 @@ class EngineFacts(msgspec.Struct, omit_defaults=True, kw_only=True):
     """The same of thoughts."""
     kv_events: bool = False
     """It says which blocks it caches (`KvCaching`)."""
+    lost_streams: Literal["", "movable", "ended"] = ""
+    """What becomes of a stream that has begun when its worker is lost: another one can continue it at its token, as
+    often as the migration limit says, or it ends with an error. The worker fills it in. Before the first token another
+    worker is tried in any case."""
 
 
 class EngineLoad(msgspec.Struct, omit_defaults=True, kw_only=True):
@@ -174,11 +178,22 @@ class Absent(Protocol):
 
 
 @runtime_checkable
+class Adapting(Protocol):
+    """Part of an engine that serves adapters of its model, each under a name of its own."""
+
+    def on_adapters(self, tell: Callable[[Sequence[str]], None]) -> None:
+        """Tell, on the loop, which can be asked now, and again whenever that changes. Called once, after `start`."""
+
+    def submit_to(self, adapter: str, request: Any, sink: Sink) -> Abort:
+        """Take a request as `submit` does, for an adapter."""
+
+
+@runtime_checkable
 class Remarking(Protocol):
-    """Part of an engine that says in words what it waits for while it starts, and what is wrong while it serves."""
+    """Part of an engine that knows what its user should see in the worker's `/health`, ready or not."""
 
     def remarks(self) -> Sequence[str]:
-        """Return the sentences, which `/health` shows and the operator puts into the status: few, and none at rest."""
+        """Return what it waits for, and what is amiss: a few sentences; asked at any time, also before `start`."""
 
 
 @runtime_checkable

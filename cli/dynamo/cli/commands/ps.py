@@ -48,7 +48,12 @@ def ps(output: str, watch: bool, as_json: bool) -> None:
 
 
 def _once(output: str) -> None:
+    from dynamo.cli.local.facts.worker_health import seen
+
     runs = list(running(state_home(os.environ)))
+    for state, alive in runs:
+        if alive:
+            state.parts = seen(state.parts)
     if output in ("json", "yaml"):
         click.echo(_structured(runs, output))
     elif not runs:
@@ -110,7 +115,7 @@ def _too_wide(cells: list[Row], width: int) -> int:
 
 
 def _reason(part: PartState) -> str:
-    """Return why it doesn't serve, or why it had to start again."""
+    """Return why it doesn't serve, what is amiss, or why it had to start again."""
     return part.reason or (f"started again: {part.ended}" if part.ended else "")
 
 

@@ -135,20 +135,28 @@ def local_findings(facts: LocalFacts) -> Iterator[Finding]:
         )  # fmt: skip
         return
     for part in facts.parts:
-        if part.state == "ready":
-            continue
-        if part.state == "starting" and not part.restarts:
-            yield Finding(
-                "starting", f"{part.name} of {facts.name} is starting", part.last_error or "it loads its model",
-                f"dynamo logs {facts.name}/{part.name} -f", Weight.WARNING,
-            )  # fmt: skip
-            continue
-        code, mend = _local(f"{part.reason} {part.last_error}", "crash", "dynamo logs {name}/{part} --tail 50")
-        yield Finding(
-            code, f"{part.name} of {facts.name} doesn't serve",
-            part.reason or part.last_error or f"it is {part.state}",
-            mend.format(file=facts.file, name=facts.name, part=part.name),
+        if (finding := _of_part(facts, part)) is not None:
+            yield finding
+
+
+def _of_part(facts: LocalFacts, part: LocalPart) -> Finding | None:
+    logs = f"dynamo logs {facts.name}/{part.name} --tail 50"
+    if part.state == "ready":
+        what = f"{part.name} of {facts.name} serves, and something is amiss"
+        return Finding("amiss", what, part.reason, logs, Weight.WARNING) if part.reason else None
+    if part.state == "notready":
+        return Finding("not-routed", f"{part.name} of {facts.name} gets no requests", part.reason, logs)
+    if part.state == "starting" and not part.restarts:
+        return Finding(
+            "starting", f"{part.name} of {facts.name} is starting",
+            part.last_error or part.reason or "it loads its model",
+            f"dynamo logs {facts.name}/{part.name} -f", Weight.WARNING,
         )  # fmt: skip
+    code, mend = _local(f"{part.reason} {part.last_error}", "crash", "dynamo logs {name}/{part} --tail 50")
+    return Finding(
+        code, f"{part.name} of {facts.name} doesn't serve", part.reason or part.last_error or f"it is {part.state}",
+        mend.format(file=facts.file, name=facts.name, part=part.name),
+    )  # fmt: skip
 
 
 def _local(text: str, code: str, mend: str) -> tuple[str, str]:

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 class Health(NamedTuple):
-    """`endpoints`: name to ready or not; `reasons` says why it is not."""
+    """`endpoints`: name to ready or not; `reasons` says why it is not, `notes` what is amiss all the same."""
 
     ready: bool
     endpoints: Mapping[str, bool]

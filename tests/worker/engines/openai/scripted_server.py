@@ -25,6 +25,7 @@ class ScriptedServer:
             "/v1/completions": (200, answer(2)),
         }
         self.asked: list[str] = []
+        self.bodies: list[Any] = []
         self.connections = 0
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
@@ -57,7 +58,7 @@ class ScriptedServer:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
         length = [line for line in head.lower().splitlines() if line.startswith("content-length:")]
         if length:
-            await reader.readexactly(int(length[0].partition(":")[2]))
+            self.bodies.append(json.loads(await reader.readexactly(int(length[0].partition(":")[2]))))
         route = head.split()[1]
         self.asked.append(route)
         status, body = self.replies.get(route, (404, b""))

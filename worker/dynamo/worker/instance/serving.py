@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -18,21 +18,15 @@ from dynamo.llm import FileServer, LocalModel, ModelCard
 from dynamo.llm.kv_events.publisher import KvPublisher
 from dynamo.llm.model_card import EMBEDDING
 from dynamo.llm.models.file_cache import OPERATION
-from dynamo.llm.processing.embeddings import EmbeddingRequest
-from dynamo.llm.protocols import PreprocessedRequest, TextRequest
 from dynamo.runtime.context import Context
 from dynamo.runtime.endpoint import Served
-from dynamo.runtime.errors import InvalidArgument
 from dynamo.runtime.http.engine_routes import PREFIX
 from dynamo.runtime.http.system_server import SystemServer, runtime_health
 from dynamo.runtime.names import EndpointPath
-from dynamo.runtime.request_plane.server import Incoming, Typed
 from dynamo.runtime.runtime import DistributedRuntime
 from dynamo.worker.engine import (
-    Abort,
     Absent,
-    Answering,
-    Embedding,
+    Adapting,
     Engine,
     EngineFacts,
     KvCaching,
@@ -43,22 +37,19 @@ from dynamo.worker.engine import (
     Stepping,
 )
 from dynamo.worker.engines import takes_text
-from dynamo.worker.engines.constraints.pool import Constrained, ConstraintPool
-from dynamo.worker.engines.support.request_checks import check_images
 from dynamo.worker.instance.absence import Absence
-from dynamo.worker.instance.canary import EngineWatch, watch_engine
+from dynamo.worker.instance.adapters import AdapterEndpoints, adapter_path
+from dynamo.worker.instance.canary import EngineWatch
+from dynamo.worker.instance.handlers import Handlers
 from dynamo.worker.instance.kv_transfers import KvTransfers
 from dynamo.worker.instance.load_endpoint import serve_load
 from dynamo.worker.instance.metadata import ROUTE, Metadata
 from dynamo.worker.instance.metrics import WorkerMetrics
 from dynamo.worker.instance.node_group import NodeGroup
-from dynamo.worker.instance.prompt_lengths import within
-from dynamo.worker.instance.sinks import RequestSink, VectorsSink, WorkTrace
+from dynamo.worker.instance.sinks import WorkTrace
 from dynamo.worker.settings import WorkerSettings
 
 CLOSE_SECONDS: Final = 5.0
-Submit = Callable[[Any, Any], Abort]
-"""Gives an engine a request of its kind, with the sink for it."""
 
 
 class Serving:
@@ -66,14 +57,19 @@ class Serving:
 
     def __init__(
         self, engine: Engine | Node, served: Served, system: SystemServer | None, kv: KvPublisher | None = None,
-        transfers: KvTransfers | None = None, watch: EngineWatch | None = None, load_endpoint: Served | None = None,
-        group: NodeGroup | None = None, constrained: Constrained | None = None,
+        transfers: KvTransfers | None = None, load_endpoint: Served | None = None, group: NodeGroup | None = None,
+        handlers: Handlers | None = None, adapters: AdapterEndpoints | None = None,
     ) -> None:  # fmt: skip
         self.engine: Any = engine
         self.served, self.system, self.kv, self.transfers = served, system, kv, transfers
-        self.watch, self.load_endpoint, self.group, self.constrained = watch, load_endpoint, group, constrained
+        self.load_endpoint, self.group, self.handlers, self.adapters = load_endpoint, group, handlers, adapters
         self.absence = Absence(engine, served) if isinstance(engine, Absent) else None
         self._stopped = False
+
+    @property
+    def watch(self) -> EngineWatch | None:
+        """Return what asks the engine whether it works, where it is asked."""
+        return None if self.handlers is None else self.handlers.watch
 
     @property
     def system_port(self) -> int | None:
@@ -102,7 +98,8 @@ class Serving:
                 await self.watch.stop()
             if self.absence is not None:
                 await self.absence.stop()
-            await self.served.drain(grace)
+            gone = [] if self.adapters is None else [self.adapters.stop(grace)]
+            await asyncio.gather(self.served.drain(grace), *gone)
             if self.transfers is not None:
                 await self.transfers.leave(grace - (time.monotonic() - began))
             await self.served.stop()
@@ -114,8 +111,8 @@ class Serving:
     async def _end(self) -> None:
         if self.group is not None:
             await self.group.stop()
-        if self.constrained is not None:
-            await self.constrained.stop()
+        if self.handlers is not None:
+            await self.handlers.stop()
         await self.engine.stop()
         if self.kv is not None:
             self.kv.stop()
@@ -142,31 +139,45 @@ async def serve_engine(
             undo.push_async_callback(system.stop)
         undo.push_async_callback(engine.stop)
         group, facts = await _started(runtime, engine, settings, undo)
-        kind = _kind(engine, facts, settings)
+        facts = msgspec.structs.replace(facts, lost_streams=_lost_streams(facts, settings))
         metrics.watch(engine)
         _connect(runtime, engine)
         kv = _events(runtime, path, engine, facts, undo)
         transfers = await _transfers(runtime, path, engine, facts, undo)
         card = _card(model.card, facts, settings)
+        handlers = Handlers(engine, facts, settings, card, metrics, _traces(runtime, path))
+        undo.push_async_callback(handlers.stop)
+        figures = msgspec.to_builtins(facts)
         runtime.server.on_control(path, OPERATION, FileServer(model.files).answer)
-        watch, constrained = watch_engine(kind.submit, card, settings), None
-        if kind.request is PreprocessedRequest:
-            asked = engine.to_compile if isinstance(engine, Answering) else None
-            constrained = Constrained(ConstraintPool(settings.engine), kind.submit, asked)
-            undo.push_async_callback(constrained.stop)
-            kind = kind._replace(submit=guided(kind.submit, constrained.submit, settings.engine, facts.guided))
-        check = within(card.context_length) if kind.request is PreprocessedRequest else None
-        handler = _handler(kind, metrics, watch, _traces(runtime, path), check)
-        served = await runtime.endpoint(path).start(handler, card=card.to_dict(), figures=msgspec.to_builtins(facts))
+        served = await runtime.endpoint(path).start(handlers.own(), card=card.to_dict(), figures=figures)
         metadata.serves(served, card)
         undo.push_async_callback(served.stop)
         load_endpoint = await serve_load(runtime, path, engine, facts) if settings.load_metrics else None
         if group is not None:
             group.route(served)
-        if watch is not None:
-            watch.start(served)
+        if handlers.watch is not None:
+            handlers.watch.start(served)
+        adapters = _adapters(runtime, served, engine, model, handlers)
         undo.pop_all()
-    return Serving(engine, served, system, kv, transfers, watch, load_endpoint, group, constrained)
+    return Serving(engine, served, system, kv, transfers, load_endpoint, group, handlers, adapters)
+
+
+def _adapters(
+    runtime: DistributedRuntime, base: Served, engine: Engine, model: LocalModel, handlers: Handlers
+) -> AdapterEndpoints | None:
+    """Serve what else the engine serves under names of its own: the model's card, but for the name."""
+    if not isinstance(engine, Adapting):
+        return None
+    figures = {**base.figures, "kv_events": False}  # its events are of the model itself
+
+    async def start(adapter: str) -> Served:
+        path = adapter_path(base.path, adapter)
+        card = msgspec.structs.replace(handlers.card, name=adapter)
+        runtime.server.on_control(path, OPERATION, FileServer(model.files).answer)
+        handler = handlers.of(lambda request, sink: engine.submit_to(adapter, request, sink))
+        return await runtime.endpoint(path).start(handler, card=card.to_dict(), figures=figures)
+
+    return AdapterEndpoints(engine, start)
 
 
 async def _started(
@@ -220,7 +231,7 @@ async def serve_node(runtime: DistributedRuntime, node: Node, model: LocalModel,
     async with contextlib.AsyncExitStack() as undo:
         metrics = WorkerMetrics(settings.path(), runtime.id, model.card.name)
         metadata = Metadata(model, lambda: runtime.engine_routes.names)
-        system = await _system(runtime, metrics, settings, metadata)
+        system = await _system(runtime, metrics, settings, metadata, node)
         if system is not None:
             undo.push_async_callback(system.stop)
         undo.push_async_callback(node.stop)
@@ -257,83 +268,10 @@ def _card(card: ModelCard, facts: EngineFacts, settings: WorkerSettings) -> Mode
     return msgspec.structs.replace(card, **changes)
 
 
-class _Kind(NamedTuple):
-    """Kind of request that an engine takes, and what it answers with."""
-
-    request: type[Any]
-    submit: Submit
-    sink: type[RequestSink] | type[VectorsSink]
-
-
-def _kind(engine: Engine, facts: EngineFacts, settings: WorkerSettings) -> _Kind:
-    if facts.embedding_dim is None:
-        submit: Submit = engine.submit  # type: ignore[attr-defined] # of either kind of engine
-        if facts.images is None and not takes_text(settings):
-            submit = without_images(submit, settings.engine)
-        return _Kind(TextRequest if takes_text(settings) else PreprocessedRequest, submit, RequestSink)
-    role = facts.role or settings.role
-    if role != "aggregated":
-        raise InvalidArgument(f"--role {role}: an engine that makes vectors has no other half; leave it at aggregated")
-    assert isinstance(engine, Embedding), "its facts say so"
-    return _Kind(EmbeddingRequest, engine.embed, VectorsSink)
-
-
-def _handler(
-    kind: _Kind, metrics: WorkerMetrics, watch: EngineWatch | None, traces: Callable[[Context], WorkTrace] | None,
-    check: Callable[[msgspec.Raw], None] | None = None,
-) -> Typed:  # fmt: skip
-    submit = kind.submit
-
-    def handle(incoming: Incoming) -> None:
-        request = incoming.payload
-        trace = None if traces is None else traces(incoming.context)
-        sink = kind.sink(incoming, metrics, watch, trace)
-        try:
-            if trace is None:
-                abort = submit(request, sink)
-            else:
-                with trace.current():
-                    abort = submit(request, sink)
-        except Exception as error:  # whatever an engine raises is this request's answer
-            sink.fail(error)
-            return
-
-        def leave() -> None:
-            abort()
-            sink.cancelled()
-
-        incoming.on_cancel(leave)
-
-    return Typed(kind.request, handle, check)
-
-
-def guided(submit: Submit, constrained: Submit, engine: str, kinds: tuple[str, ...]) -> Submit:
-    """Return `submit`, but requests whose output is to be constrained go by `constrained`.
-
-    What the engine can't is refused: an answer that doesn't keep to a schema is worse than none.
-    """
-
-    def choose(request: PreprocessedRequest, sink: RequestSink) -> Abort:
-        wanted = request.sampling_options.guided_decoding
-        if not wanted:
-            return submit(request, sink)
-        if not wanted.keys() & set(kinds):
-            asked = ", ".join(sorted(map(str, wanted)))[:200]
-            takes = f"takes {', '.join(kinds)} only" if kinds else "can't constrain its output"
-            raise InvalidArgument(f"guided decoding ({asked}): engine {engine} {takes}")
-        return constrained(request, sink)
-
-    return choose
-
-
-def without_images(submit: Submit, engine: str) -> Submit:
-    """Return `submit` for an engine that takes no images: an answer that doesn't look at one is worse than none."""
-
-    def choose(request: PreprocessedRequest, sink: RequestSink) -> Abort:
-        check_images(request, engine, None)
-        return submit(request, sink)
-
-    return choose
+def _lost_streams(facts: EngineFacts, settings: WorkerSettings) -> Literal["movable", "ended"]:
+    """Return what the frontends can do: they know tokens only of engines that take some."""
+    moves = not takes_text(settings) and facts.embedding_dim is None and settings.migration_limit != 0
+    return "movable" if moves else "ended"
 
 
 def _traces(runtime: DistributedRuntime, path: EndpointPath) -> Callable[[Context], WorkTrace] | None:
@@ -343,7 +281,7 @@ def _traces(runtime: DistributedRuntime, path: EndpointPath) -> Callable[[Contex
 
 async def _system(
     runtime: DistributedRuntime, metrics: WorkerMetrics, settings: WorkerSettings, metadata: Metadata,
-    engine: Engine | None = None,
+    engine: Engine | Node,
 ) -> SystemServer | None:  # fmt: skip
     if (port := settings.wanted_system_port) < 0:
         return None

@@ -95,6 +95,7 @@ def _read(name: str | None) -> tuple[list[DynamoPipeline], list[Finding]]:
 def _local_facts(name: str) -> LocalFacts:
     from dynamo.cli.diagnosis.pipeline import LocalFacts, LocalPart
     from dynamo.cli.local.facts.last_errors import last_error, last_errors
+    from dynamo.cli.local.facts.worker_health import seen
     from dynamo.cli.local.state import is_running, read_state, state_home
 
     folder = state_home(os.environ) / name
@@ -104,7 +105,7 @@ def _local_facts(name: str) -> LocalFacts:
         return LocalFacts(name, state.file if state else "FILE", False, said)
     parts = tuple(
         LocalPart(p.name, p.state, p.reason, p.restarts, last_error(folder / "logs" / f"{p.name}.log"))
-        for p in state.parts
+        for p in seen(state.parts)
     )
     return LocalFacts(name, state.file, True, parts)
 

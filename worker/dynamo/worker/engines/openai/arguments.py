@@ -24,12 +24,13 @@ DEFAULTS: Final[dict[str, Any]] = {
     "ready_secs": 3600,
     "silence_secs": 300,
     "check_secs": 2,
+    "models_secs": 15,
     "command": [],
     "kv_events": "",
     "kv_events_replay": "",
     "data_parallel_size": 1,
 }
-_LOWEST: Final = {"max_requests": 1, "silence_secs": 1, "data_parallel_size": 1}
+_LOWEST: Final = {"max_requests": 1, "models_secs": 1, "silence_secs": 1, "data_parallel_size": 1}
 _MOST_RANKS: Final = 1024
 _MOST_WORDS: Final = 1024
 PORT: Final = "{port}"
@@ -54,6 +55,8 @@ class Upstream(NamedTuple):
     """Seconds without a byte after which a stream counts as lost."""
     check_secs: float = 2.0
     """Seconds between looks at the server; 0: none."""
+    models_secs: float = 15.0
+    """Seconds between looks at its list of models."""
     command: tuple[str, ...] = ()
     """Starts the server; empty where it runs elsewhere."""
     kv_events: str = ""
@@ -89,8 +92,8 @@ def upstream(given: dict[str, Any]) -> Upstream:
     return Upstream(
         root, arguments["api"], arguments["server_model"], arguments["api_key_env"],
         arguments["max_requests"], float(arguments["ready_secs"]), float(arguments["silence_secs"]),
-        float(arguments["check_secs"]), command, arguments["kv_events"], arguments["kv_events_replay"],
-        arguments["data_parallel_size"],
+        float(arguments["check_secs"]), float(arguments["models_secs"]), command,
+        arguments["kv_events"], arguments["kv_events_replay"], arguments["data_parallel_size"],
     )  # fmt: skip
 
 

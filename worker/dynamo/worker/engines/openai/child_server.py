@@ -29,10 +29,10 @@ class ChildServer:
         """Start it; whether it answers is another question."""
         log.info("starting %s", " ".join(self._command)[:500])
         words = [sys.executable, "-I", "-S", str(_GUARD), str(os.getpid()), *self._command]
-        # Standard output is for the worker's `ready` line. A group of its own: Ctrl-C is for the worker, which lets
-        # streams end first.
+        # Standard output is for the worker's `ready` line. A session of its own: Ctrl-C is for the worker, which lets
+        # streams end first (uvloop knows no process groups).
         self._process = await asyncio.create_subprocess_exec(
-            *words, stdin=asyncio.subprocess.DEVNULL, stdout=sys.stderr.fileno(), process_group=0
+            *words, stdin=asyncio.subprocess.DEVNULL, stdout=sys.stderr.fileno(), start_new_session=True
         )
         self._watch = asyncio.ensure_future(self._process.wait())
 

@@ -58,6 +58,8 @@ class Dialect(NamedTuple):
     guided: tuple[str, ...] = ()
     rest: Callable[[PreprocessedRequest, Sequence[int], int], Call | None] = lambda request, made, room: None
     """Returns the call that goes on after the tokens made so far, where one call can't say all of a request."""
+    adapter_field: str = ""
+    """Field of a call that names an adapter; empty where the model's name does."""
 
 
 class _Ends:
@@ -329,6 +331,6 @@ def _no_logprobs(request: PreprocessedRequest, server: str) -> None:
 
 DIALECTS: Final[dict[str, Dialect]] = {
     "vllm": Dialect("vllm", _vllm_call, _VllmReader, GUIDED),
-    "sglang": Dialect("sglang", _sglang_call, _SgLangReader),
+    "sglang": Dialect("sglang", _sglang_call, _SgLangReader, adapter_field="lora_path"),
     "llamacpp": Dialect("llamacpp", _llama_call, _LlamaReader, ("json",), _llama_rest),
 }

@@ -32,6 +32,16 @@ class ServerFacts(NamedTuple):
     api: str
     model: str
     context_length: int | None
+    adapters: tuple[str, ...] = ()
+    """Names under which the server serves adapters of the model."""
+
+
+class Listing(NamedTuple):
+    """What a server's list of models says of one of them now."""
+
+    served: bool
+    context_length: int | None = None
+    adapters: tuple[str, ...] = ()
 
 
 def served_name(settings: WorkerSettings, stop: threading.Event | None = None) -> str:
@@ -50,26 +60,24 @@ def served_name(settings: WorkerSettings, stop: threading.Event | None = None) -
     return asyncio.run(look())
 
 
-def _nobody(why: str) -> None:
-    """Tell nobody."""
-
-
 async def discover(
-    session: aiohttp.ClientSession, server: Upstream, tell: Callable[[str], None] = _nobody
+    session: aiohttp.ClientSession, server: Upstream, tell: Callable[[str], None] = lambda why: None
 ) -> ServerFacts:
-    """Wait until the server lists a model, and look at what it is; `tell` hears what is waited for.
+    """Wait until the server lists a model, and look at what it is; `tell` hears what is waited for, and its end.
 
     Raises `EngineError` where it is not ready in time, `InvalidArgument` where it doesn't serve what is asked for.
     """
     models = await _ready(session, server, tell=tell)
+    tell("")
     chosen = _chosen(models, server.model)
     api = server.api if server.api != AUTO else await _kind(session, server)
-    return ServerFacts(api, str(chosen["id"]), _context(chosen) or await _context_of_props(session, server, api))
+    context = _context(chosen) or await _context_of_props(session, server, api)
+    return ServerFacts(api, str(chosen["id"]), context, adapters_of(models, str(chosen["id"])))
 
 
 async def _ready(
     session: aiohttp.ClientSession, server: Upstream, stop: threading.Event | None = None,
-    tell: Callable[[str], None] = _nobody,
+    tell: Callable[[str], None] = lambda why: None,
 ) -> list[dict[str, Any]]:  # fmt: skip
     began, reported = time.monotonic(), time.monotonic()
     while True:
@@ -84,12 +92,13 @@ async def _ready(
         if stop is not None and stop.is_set():
             raise EngineShutdown(f"no longer waiting for {server.root}")
         now, why = time.monotonic(), _refusal(status)
-        tell(f"waits for {server.root}, which {why}")
         if now - began >= server.ready_secs:
             raise EngineError(f"{server.root} {why} after {server.ready_secs:g} s: start it, or check the url")
+        waits = f"waits for {server.root}, which {why}"
+        tell(waits)  # without the seconds: a pipeline's status has this sentence, and is written when it changes
         if now - reported >= _REPORT_SECONDS:
             reported = now
-            log.info("waiting for %s, which %s yet (%.0f s)", server.root, why, now - began)
+            log.info("%s (%.0f of %g s)", waits, now - began, server.ready_secs)
         await asyncio.sleep(_PAUSE_SECONDS)
 
 
@@ -138,9 +147,10 @@ async def _kind(session: aiohttp.ClientSession, server: Upstream) -> str:
     status, props = await ask(session, f"{server.root}/props")
     if status == 200 and isinstance(props, dict) and "default_generation_settings" in props:
         return "llamacpp"
-    status, about = await ask(session, f"{server.root}/get_model_info")
-    if status == 200 and isinstance(about, dict) and "model_path" in about:
-        return "sglang"
+    for route in ("/model_info", "/get_model_info"):  # the latter of older versions
+        status, about = await ask(session, server.root + route)
+        if status == 200 and isinstance(about, dict) and "model_path" in about:
+            return "sglang"
     status, about = await ask(session, f"{server.root}/version")
     if status == 200 and isinstance(about, dict) and set(about) == {"version"}:
         return "vllm"
@@ -160,11 +170,20 @@ async def ask(session: aiohttp.ClientSession, url: str) -> tuple[int, Any]:
         return response.status, None
 
 
-async def context_now(session: aiohttp.ClientSession, server: Upstream, facts: ServerFacts) -> tuple[bool, int | None]:
-    """Return whether a server still lists its model, and the context that it gives that now."""
+def adapters_of(models: list[Any], name: str) -> tuple[str, ...]:
+    """Return the models that adapt another one, as vLLM and SGLang list them."""
+    listed = [model for model in models if isinstance(model, dict) and model.get("parent") == name]
+    names = (model.get("id") for model in listed)
+    return tuple(dict.fromkeys(other for other in names if isinstance(other, str) and other not in ("", name)))
+
+
+async def listing(session: aiohttp.ClientSession, server: Upstream, facts: ServerFacts) -> Listing:
+    """Return whether a server still lists its model, the context that it gives that now, and its adapters."""
     status, body = await ask(session, f"{server.root}/v1/models")
     data = body.get("data") if status == 200 and isinstance(body, dict) else None
-    for model in data[:_MOST_MODELS] if isinstance(data, list) else []:
+    models = data[:_MOST_MODELS] if isinstance(data, list) else []
+    for model in models:
         if isinstance(model, dict) and model.get("id") == facts.model:
-            return True, _context(model) or await _context_of_props(session, server, facts.api)
-    return False, None
+            context = _context(model) or await _context_of_props(session, server, facts.api)
+            return Listing(True, context, adapters_of(models, facts.model))
+    return Listing(False)

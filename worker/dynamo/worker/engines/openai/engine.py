@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -70,8 +70,9 @@ class OpenAiServer:
         self._child = ChildServer(self._server.command) if self._server.command else None
         self._connections: Connections | None = None
         self._watch: ServerWatch | None = None
-        self._waiting = ""
         self._native: NativeKvEvents | None = None
+        self._waits = ""
+        """What the start waits for."""
 
     async def start(self) -> EngineFacts:
         try:
@@ -91,7 +92,8 @@ class OpenAiServer:
             self._context = context or self._model.card.context_length or _NO_LIMIT
             context = self._context if self._context < _NO_LIMIT else None
         log.info("%s serves %s, asked %s", self._server.root, facts.model,
-                 "in text" if self._dialect is None else f"by token ids as {facts.api}")  # fmt: skip
+                 "in text: a stream that has begun ends with an error where the server is lost" if self._dialect is None
+                 else f"by token ids as {facts.api}: another worker can continue a stream")  # fmt: skip
         self._watch = ServerWatch(
             self._connections.kept, self._server, facts, context=facts.context_length and context, opened=self._open,
             question=self._question(),
@@ -104,13 +106,11 @@ class OpenAiServer:
         """Return what the server is; `EngineError` as soon as one that was started here has ended."""
         from dynamo.worker.engines.openai.discovery import discover
 
-        def tell(why: str) -> None:
-            self._waiting = why
+        discovery = discover(connections.kept, self._server, self._tell_waits)
+        return await discovery if self._child is None else await unless_dead(self.failed, discovery)
 
-        looking = discover(connections.kept, self._server, tell)
-        facts = await (looking if self._child is None else unless_dead(self.failed, looking))
-        self._waiting = ""
-        return facts
+    def _tell_waits(self, why: str) -> None:
+        self._waits = why
 
     def _dialect_of(self, facts: ServerFacts) -> Dialect:
         if facts.api == PLAIN:
@@ -180,13 +180,18 @@ class OpenAiServer:
         return self._faults.collect(self._model.card.name, away)
 
     def remarks(self) -> list[str]:
-        """Return what is waited for, or what the server said that isn't so."""
-        return [self._waiting] if self._waiting else list(self._faults.first.values())
+        """Return what its user should know, as `Remarking` has it."""
+        return ([self._waits] if self._waits else []) + self._faults.remarks()
 
     def on_away(self, tell: Callable[[str], None]) -> None:
         """Tell why the server can't be asked, as `Absent` has it."""
         assert self._watch is not None, "it has started"
         self._watch.on_change = tell
+
+    def on_adapters(self, tell: Callable[[Sequence[str]], None]) -> None:
+        """Tell the adapters that the server lists, as `Adapting` has it."""
+        assert self._watch is not None, "it has started"
+        self._watch.on_adapters(tell)
 
     def on_kv(self, listener: KvListener) -> None:
         """Listen as `KvCaching` has it."""
@@ -195,18 +200,27 @@ class OpenAiServer:
         self._native.start()
 
     def submit(self, request: PreprocessedRequest | TextRequest, sink: Sink) -> Abort:
+        return self._submit(request, sink, self._name, "")
+
+    def submit_to(self, adapter: str, request: PreprocessedRequest | TextRequest, sink: Sink) -> Abort:
+        """Take a request for an adapter, as `Adapting` has it."""
+        return self._submit(request, sink, adapter, adapter)
+
+    def _submit(self, request: PreprocessedRequest | TextRequest, sink: Sink, name: str, adapter: str) -> Abort:
         self._open.check_closed()
         check_open(len(self._open), self._server.max_requests)
         if isinstance(request, TextRequest):
             if 0 in (request.body.get("max_tokens"), request.body.get("max_completion_tokens")):
                 return nothing_wanted(sink)
             answer = TextAnswer(self._open, self._faults, request, self._announced)
-            return self._begin(text_requests.call(request, self._name), answer, sink)
+            return self._begin(text_requests.call(request, name), answer, sink)
         assert self._dialect is not None, "it has started"
         room = room_for(request, self._context)
         if request.stop_conditions.max_tokens == 0:
             return nothing_wanted(sink)
-        call = self._dialect.call(request, self._name, room)
+        call = self._dialect.call(request, name, room)
+        if adapter and self._dialect.adapter_field:
+            call.body[self._dialect.adapter_field] = adapter
         return self._begin(call, TokensAnswer(self._open, self._faults, self._dialect, request, room), sink)
 
     def _begin(self, call: Call, answer: TextAnswer | TokensAnswer, sink: Sink) -> Abort:

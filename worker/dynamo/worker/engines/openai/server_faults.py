@@ -14,7 +14,7 @@ USAGE: Final = "usage"
 CONTEXT: Final = "context"
 ANSWER: Final = "answer"
 KINDS: Final = (USAGE, CONTEXT, ANSWER)
-_SHOWN: Final = 200
+_MOST_CHARACTERS: Final = 300
 
 
 class UsageReport(NamedTuple):
@@ -34,15 +34,19 @@ class ServerFaults:
     def __init__(self, server: str) -> None:
         self._server = server
         self.counts = dict.fromkeys(KINDS, 0)
-        self.first: dict[str, str] = {}
-        """What the first fault of each kind was."""
+        self._last: dict[str, str] = {}
 
     def note(self, kind: str, what: str) -> None:
         """Count a fault; its kind's first one is logged."""
         self.counts[kind] += 1
+        self._last[kind] = what[:_MOST_CHARACTERS]
         if self.counts[kind] == 1:
-            self.first[kind] = f"the server at {self._server} {what[:_SHOWN]}"
-            log.warning("%s %s (metric dynamo_component_server_faults_total counts more)", self._server, what[:500])
+            more = "metric dynamo_component_server_faults_total counts more"
+            log.warning("%s %s (%s)", self._server, self._last[kind], more)
+
+    def remarks(self) -> list[str]:
+        """Return a sentence of each kind: its last fault, and how many there were."""
+        return [f"{self._server} {text} ({self.counts[kind]} times)" for kind, text in self._last.items()]
 
     def check_usage(self, report: UsageReport, prompt: int) -> None:
         """Compare what the server counts with our own count."""

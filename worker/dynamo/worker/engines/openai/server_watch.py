@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import aiohttp
@@ -19,7 +19,7 @@ from dynamo.worker.engine import EngineLoad
 from dynamo.worker.engines.openai.arguments import Upstream
 from dynamo.worker.engines.openai.availability import Availability
 from dynamo.worker.engines.openai.dialects import Call
-from dynamo.worker.engines.openai.discovery import ServerFacts, context_now
+from dynamo.worker.engines.openai.discovery import ServerFacts, listing
 from dynamo.worker.engines.openai.server_metrics import MOST_BYTES, ServerLoad, load_of
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ _ANSWER_SECONDS: Final = 10.0
 _SOON: Final = 0.2
 _COSTLY: Final = 5.0
 """Seconds between looks where each costs the server something: SGLang's health route makes a token."""
-_MODELS_EVERY: Final = 15.0
 _STALE: Final = 3
 """Intervals after which what metrics told counts no more."""
 _MISSING: Final = frozenset({401, 403, 404, 405, 501})
@@ -52,6 +51,9 @@ class ServerWatch:
         self.chunks = 0
         """Pieces of answers that came: a server that is slow to say how it is, and sends them, is well."""
         self.on_change: Callable[[str], None] = lambda why: None
+        self._on_adapters: Callable[[Sequence[str]], None] = lambda names: None
+        self._adapters = facts.adapters
+        self._told_adapters: tuple[str, ...] = ()
         self._route = "/health"
         self._interval = max(server.check_secs, _COSTLY) if facts.api == "sglang" else server.check_secs
         self._models_due = 0.0
@@ -65,7 +67,7 @@ class ServerWatch:
     def start(self) -> None:
         """Watch from now on; nothing where the user switched it off."""
         if self._server.check_secs > 0:
-            self._models_due = time.monotonic() + _MODELS_EVERY
+            self._models_due = time.monotonic() + self._server.models_secs
             self._task = asyncio.get_running_loop().create_task(self._run(), name="watch the server")
 
     async def stop(self) -> None:
@@ -79,6 +81,11 @@ class ServerWatch:
         """Note that a request failed by the server's fault, and look at it soon."""
         self.availability.request_failed()
         self._soon.set()
+
+    def on_adapters(self, tell: Callable[[Sequence[str]], None]) -> None:
+        """Tell the adapters that can be asked now, and whenever they change; none while the server is away."""
+        self._on_adapters = tell
+        self._tell_adapters()
 
     def load(self) -> EngineLoad:
         """Return our requests, and what the server's metrics add: what waits there, others' requests, its cache."""
@@ -123,8 +130,9 @@ class ServerWatch:
             return ""
         if status != 200:
             return f"answers {status} at {self._route}" if status else "does not answer"
-        if self.availability.why or time.monotonic() >= self._models_due:
-            self._models_due = time.monotonic() + _MODELS_EVERY
+        unsure = self.availability.why or self.availability.doubtful  # what was wrong last may be the model
+        if unsure or time.monotonic() >= self._models_due:
+            self._models_due = time.monotonic() + self._server.models_secs
             return await self._same()
         return ""
 
@@ -147,8 +155,9 @@ class ServerWatch:
 
     async def _same(self) -> str:
         """Return what is not as routing was told; empty where all is."""
-        served, context = await context_now(self._session, self._server, self._facts)
-        if not served:
+        now = await listing(self._session, self._server, self._facts)
+        context, self._adapters = now.context_length, now.adapters
+        if not now.served:
             return f"no longer serves {self._facts.model!r}"
         if context is not None and self._context is not None and context < self._context:
             return f"has a context of {context} tokens now, and {self._context} were announced: restart this worker"
@@ -182,6 +191,13 @@ class ServerWatch:
         if why != self._said:
             self._said = why
             self.on_change(f"the server at {self._server.root} {why}" if why else "")
+        self._tell_adapters()
+
+    def _tell_adapters(self) -> None:
+        names = () if self.availability.why else self._adapters
+        if names != self._told_adapters:
+            self._told_adapters = names
+            self._on_adapters(names)
 
 
 async def metrics_text(session: aiohttp.ClientSession, root: str) -> tuple[int, bytes | None]:
