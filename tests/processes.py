@@ -108,14 +108,18 @@ class Process:
 
     def ready_line(self, within: float = 60) -> dict[str, Any]:
         """What its last line `ready {...}` says; waits for one."""
+        return self.ready_lines(1, within)[-1]
 
-        def find() -> dict[str, Any] | None:
+    def ready_lines(self, count: int, within: float = 60) -> list[dict[str, Any]]:
+        """What its lines `ready {...}` say; waits for so many."""
+
+        def find() -> list[str] | None:
             assert self.popen.poll() is None, f"{self.name} ended: {self.text()[-2000:]}"
-            said = re.findall(r"^ready (\{.*\})$", self.text(), re.MULTILINE)
-            return dict(json.loads(said[-1])) if said else None
+            lines = re.findall(r"^ready (\{.*\})$", self.text(), re.MULTILINE)
+            return lines if len(lines) >= count else None
 
         try:
-            return dict(eventually(f"{self.name} is ready", find, within))
+            return [json.loads(line) for line in eventually(f"{self.name} is ready", find, within)]
         except AssertionError as error:
             raise AssertionError(f"{error}; it said {self.text()[-2000:]}") from error
 

@@ -52,7 +52,7 @@ class Program:
 
     def core(self) -> psutil.Process | None:
         """vLLM's core, once it calls itself so."""
-        return next((one for one in self.children() if "EngineCore" in title(one)), None)
+        return next((child for child in self.children() if "EngineCore" in title(child)), None)
 
     def end(self) -> int:
         """Have it end in order; its exit status."""

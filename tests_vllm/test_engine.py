@@ -102,9 +102,9 @@ def test_log_probabilities(run: Any) -> None:
         rig.engine.submit(request, sink)
         assert await sink.end() == LENGTH
         told = await directly(rig, PROMPT, 5, ignore_eos=True, logprobs=3, prompt_logprobs=1)
-        extras = [found for found in sink.extras if found]
-        chosen = [value for found in extras for value in found.get("log_probs", [])]
-        tops = [value for found in extras for value in found.get("top_logprobs", [])]
+        extras = [extra for extra in sink.extras if extra]
+        chosen = [value for extra in extras for value in extra.get("log_probs", [])]
+        tops = [value for extra in extras for value in extra.get("top_logprobs", [])]
         direct = told.outputs[0].logprobs
         assert chosen == pytest.approx([at[token].logprob for at, token in zip(direct, sink.produced, strict=True)])
         assert [[token for token, _ in top] for top in tops] == [

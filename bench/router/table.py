@@ -60,10 +60,10 @@ def verdict(bar: Bar, sides: Mapping[str, Sequence[Round]]) -> str:
 def micro_table(figures: Sequence[Figure]) -> str:
     """The costs, each with the peer's and with its bar, if it has them; empty for none."""
     rows = []
-    for one in figures:
-        share = "" if one.peer is None else f"**{one.value / one.peer:.2f}**"
-        peer = "-" if one.peer is None else number(one.peer)
-        rows.append([one.name, one.unit, number(one.value), peer, share, one.said])
+    for figure in figures:
+        share = "" if figure.peer is None else f"**{figure.value / figure.peer:.2f}**"
+        peer = "-" if figure.peer is None else number(figure.peer)
+        rows.append([figure.name, figure.unit, number(figure.value), peer, share, figure.said])
     return markdown(["cost", "unit", "ours", "peer", "ratio", "bar"], rows) if rows else ""
 
 

@@ -88,10 +88,10 @@ class Lanes(Sequence[Lane]):
         """The pipeline, its children and its pods, by namespace."""
         found: dict[str, list[Object]] = {namespace: [] for namespace in self.namespaces}
         for kind in (PIPELINES, *CHILDREN, PODS):
-            for one in self._items(kind):
-                ours = kind is PIPELINES or one["metadata"].get("labels", {}).get(naming.PIPELINE) == "llama"
-                if ours and one["metadata"]["namespace"] in found:
-                    found[one["metadata"]["namespace"]].append(one)
+            for item in self._items(kind):
+                ours = kind is PIPELINES or item["metadata"].get("labels", {}).get(naming.PIPELINE) == "llama"
+                if ours and item["metadata"]["namespace"] in found:
+                    found[item["metadata"]["namespace"]].append(item)
         return found
 
     def normal(self) -> dict[str, dict[str, Any]]:

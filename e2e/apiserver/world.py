@@ -49,7 +49,7 @@ class World:
     def condition(self, kind: str = "Ready", name: str = "llama") -> Object:
         """Of the pipeline; empty where it has none."""
         conditions: list[Object] = self.live(name).get("status", {}).get("conditions", [])
-        return next((one for one in conditions if one["type"] == kind), {})
+        return next((condition for condition in conditions if condition["type"] == kind), {})
 
     def children(self, name: str = "llama") -> list[tuple[str, str]]:
         """Kind and name of everything that bears the pipeline's label."""
@@ -107,18 +107,18 @@ class World:
     def writes(self, since: int) -> list[str]:
         """What the operators wrote, as `verb resource/name code`."""
         found = []
-        for one in self.plane.writes(USER, since):
-            what: dict[str, Any] = one.get("objectRef", {})
+        for write in self.plane.writes(USER, since):
+            what: dict[str, Any] = write.get("objectRef", {})
             parts = [what.get("resource"), what.get("subresource"), what.get("name")]
             where = "/".join(part for part in parts if part)
-            found.append(f"{one['verb']} {where} {one.get('responseStatus', {}).get('code')}")
+            found.append(f"{write['verb']} {where} {write.get('responseStatus', {}).get('code')}")
         return found
 
     def clear(self) -> None:
         """Nothing is left for the next test."""
         if self.admin.code("GET", PIPELINES.path()) == 200:
-            for one in self.admin.items(PIPELINES):
-                self.admin.delete(PIPELINES, one["metadata"]["namespace"], one["metadata"]["name"])
+            for item in self.admin.items(PIPELINES):
+                self.admin.delete(PIPELINES, item["metadata"]["namespace"], item["metadata"]["name"])
         self.admin.code("DELETE", LEASES.path(HOME, ACCOUNT))
         self.admin.code("DELETE", f"/api/v1/namespaces/{self.namespace}")
 

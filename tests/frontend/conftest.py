@@ -165,7 +165,7 @@ class Site:
         return runtime
 
     def instances(self) -> list[int]:
-        return [one["instance_id"] for one in httpx.get(f"{self.url}/health").json()["instances"]]
+        return [instance["instance_id"] for instance in httpx.get(f"{self.url}/health").json()["instances"]]
 
     def stop_worker(self, runtime: DistributedRuntime, grace: float = 5) -> None:
         async def stop() -> None:

@@ -56,7 +56,7 @@ def test_a_kind_that_is_missing_at_start_is_waited_for() -> None:
     run(case)
 
 
-def test_looks_come_again_at_the_pace_that_is_asked_for() -> None:
+async def test_looks_come_again_at_the_pace_that_is_asked_for() -> None:
     """Also of a queue that is still empty, which is false."""
     reconciled: list[Key] = []
 
@@ -65,14 +65,11 @@ def test_looks_come_again_at_the_pace_that_is_asked_for() -> None:
             reconciled.append(key)
             return Outcome()
 
-    async def main() -> None:
-        controller = Controller(Metrics(), queue=WorkQueue(Backoff(resync=0.01, spacing=0.0)))
-        task = asyncio.create_task(controller.run(RecordingReconciler()))
-        controller.mark(Key("serving", "llama"))
-        await until(lambda: len(reconciled) > 3)
-        task.cancel()
-
-    asyncio.run(main())
+    controller = Controller(Metrics(), queue=WorkQueue(Backoff(resync=0.01, spacing=0.0)))
+    task = asyncio.create_task(controller.run(RecordingReconciler()))
+    controller.mark(Key("serving", "llama"))
+    await until(lambda: len(reconciled) > 3)
+    task.cancel()
 
 
 def test_the_sweep_finds_what_no_event_told() -> None:

@@ -76,20 +76,17 @@ def test_constructors_that_ask_for_what_is_not_there(arguments: tuple[Any, ...],
         DistributedRuntime(None, *arguments)
 
 
-def test_a_constructed_runtime_connects_when_it_is_used() -> None:
+async def test_a_constructed_runtime_connects_when_it_is_used() -> None:
     """Made outside of a loop; serving and calling wait for the connection."""
     runtime = DistributedRuntime(None, "mem")
 
-    async def main() -> None:
-        serving = asyncio.ensure_future(runtime.endpoint(PATH).serve_endpoint(say))
-        client = await runtime.endpoint(PATH).client()
-        await client.wait_for_instances()
-        assert [item async for item in client.random(1, annotated=False)] == [1]
-        runtime.shutdown()
-        await serving
-        await runtime.shutdown()
-
-    asyncio.run(main())
+    serving = asyncio.ensure_future(runtime.endpoint(PATH).serve_endpoint(say))
+    client = await runtime.endpoint(PATH).client()
+    await client.wait_for_instances()
+    assert [item async for item in client.random(1, annotated=False)] == [1]
+    runtime.shutdown()
+    await serving
+    await runtime.shutdown()
 
 
 # -- the end
@@ -304,24 +301,21 @@ def test_what_is_heard_of_static_workers() -> None:
 
 
 @pytest.mark.servers
-def test_static_runtimes(nats_server: NatsServer) -> None:
+async def test_static_runtimes(nats_server: NatsServer) -> None:
     """Two workers and a caller over NATS alone: found, told apart, left."""
     config = RuntimeConfig(nats=NatsConfig(servers=(nats_server.url,)))
     path = PATH._replace(namespace=f"t{new_id():x}")
 
-    async def main() -> None:
-        first, second, caller = [await DistributedRuntime.create(config, static=True) for _ in range(3)]
-        serving = [asyncio.ensure_future(worker.endpoint(path).serve_endpoint(say)) for worker in (first, second)]
-        await until("both serve", lambda: first.served and second.served)
-        client = await caller.endpoint(path).client()
-        await until("both are known", lambda: client.instance_ids() == sorted([first.id, second.id]))
-        assert [item async for item in await client.static("hi", annotated=False)] == ["hi"]
-        assert caller.etcd_client() is None
-        await first.shutdown()
-        await until("one has left", lambda: client.instance_ids() == [second.id])
-        await asyncio.gather(second.shutdown(), caller.shutdown(), *serving)
-
-    asyncio.run(main())
+    first, second, caller = [await DistributedRuntime.create(config, static=True) for _ in range(3)]
+    serving = [asyncio.ensure_future(worker.endpoint(path).serve_endpoint(say)) for worker in (first, second)]
+    await until("both serve", lambda: first.served and second.served)
+    client = await caller.endpoint(path).client()
+    await until("both are known", lambda: client.instance_ids() == sorted([first.id, second.id]))
+    assert [item async for item in await client.static("hi", annotated=False)] == ["hi"]
+    assert caller.etcd_client() is None
+    await first.shutdown()
+    await until("one has left", lambda: client.instance_ids() == [second.id])
+    await asyncio.gather(second.shutdown(), caller.shutdown(), *serving)
 
 
 async def test_static_belongs_to_static_runtimes() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import signal
 import sys
@@ -15,7 +14,7 @@ from typing import Any
 
 import pytest
 from tests.fixtures_etcd import EtcdServer
-from tests.started import started
+from tests.processes import Process
 from tests.worker.engine_rigs import RIGS, TOKENS
 
 from dynamo.llm import open_model
@@ -39,33 +38,14 @@ DIES = [
 ]
 
 
-class Worker:
-    """One process; its `ready` line, its exit code, and what it said."""
-
-    def __init__(self, folder: Path, env: dict[str, str], *flags: str, program: list[str] | None = None) -> None:
-        self._errors = folder / f"{new_id():x}.log"
-        argv = [sys.executable, *(program or MODULE), *flags]
-        self.process = started(argv, {**os.environ, **env}, self._errors)
+class Worker(Process):
+    """A worker's process, asked on a loop."""
 
     async def ready(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        line = await asyncio.wait_for(asyncio.to_thread(self.process.stdout.readline), 60)
-        assert line.startswith(b"ready "), self.said()
-        found: dict[str, Any] = json.loads(line.removeprefix(b"ready "))
-        return found
-
-    def said(self) -> str:
-        return self._errors.read_text(errors="replace")
+        return await asyncio.to_thread(self.ready_line)
 
     async def exit_code(self, within: float = 30) -> int:
-        return await asyncio.to_thread(self.process.wait, within)
-
-    def end(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait(10)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
+        return await asyncio.to_thread(self.popen.wait, within)
 
 
 class Rig:
@@ -78,7 +58,8 @@ class Rig:
 
     def start(self, *flags: str, program: list[str] | None = None) -> Worker:
         env = {"ETCD_ENDPOINTS": self._etcd.url, "NATS_SERVER": self._nats}
-        worker = Worker(self.folder, env, *flags, "--endpoint", str(self.path), program=program)
+        argv = [sys.executable, *(program or MODULE), *flags, "--endpoint", str(self.path)]
+        worker = Worker(f"{new_id():x}", argv, self.folder, {**os.environ, **env})
         self.workers.append(worker)
         return worker
 
@@ -94,7 +75,7 @@ def rig(tmp_path: Path, etcd_server: EtcdServer, nats_url: str) -> Iterator[Rig]
     made = Rig(tmp_path, etcd_server, nats_url)
     yield made
     for worker in made.workers:
-        worker.end()
+        worker.kill()
 
 
 class Stream:
@@ -135,12 +116,12 @@ async def test_sigterm_drains(rig: Rig) -> None:
     async with rig.client() as (runtime, client):
         worker = rig.start("--engine", "mocker")
         stream = await open_stream(rig, runtime, client, worker, 100)
-        worker.process.send_signal(signal.SIGTERM)
+        worker.signal(signal.SIGTERM)
         assert await stream.end() is None
         assert len(stream.tokens) == 100
         assert await worker.exit_code() == 0
         assert client.instance_ids() == []
-        assert "Traceback" not in worker.said()
+        assert "Traceback" not in worker.text()
 
 
 async def test_the_grace_is_the_end(rig: Rig) -> None:
@@ -148,7 +129,7 @@ async def test_the_grace_is_the_end(rig: Rig) -> None:
     async with rig.client() as (runtime, client):
         worker = rig.start("--engine", "mocker", "--graceful-shutdown-timeout-secs", "0.3")
         stream = await open_stream(rig, runtime, client, worker, 100_000)
-        worker.process.send_signal(signal.SIGTERM)
+        worker.signal(signal.SIGTERM)
         assert isinstance(await stream.end(), EngineShutdown)
         assert await worker.exit_code() == 0
 
@@ -158,13 +139,13 @@ async def test_a_second_signal_leaves_at_once(rig: Rig) -> None:
     async with rig.client() as (runtime, client):
         worker = rig.start("--engine", "mocker", "--graceful-shutdown-timeout-secs", "600")
         stream = await open_stream(rig, runtime, client, worker, 100_000)
-        worker.process.send_signal(signal.SIGTERM)
+        worker.signal(signal.SIGTERM)
         seen = len(stream.tokens)
         while len(stream.tokens) < seen + 5:
             assert not stream.ended.done()
             await asyncio.sleep(0.005)
         began = time.monotonic()
-        worker.process.send_signal(signal.SIGTERM)
+        worker.signal(signal.SIGTERM)
         error = await stream.end()
         assert error is not None
         assert error.retryable
@@ -184,35 +165,36 @@ async def test_an_engine_that_dies_ends_the_worker(rig: Rig) -> None:
         assert error.retryable
         assert await worker.exit_code() == 1
         assert client.instance_ids() == []
-        assert "the card fell off the bus" in worker.said().splitlines()[-1]
-        assert "Traceback" not in worker.said()
+        assert "the card fell off the bus" in worker.text().splitlines()[-1]
+        assert "Traceback" not in worker.text()
 
 
 async def test_several_instances_in_one_process(rig: Rig) -> None:
     """Each is an instance of its own with a cache of its own; one SIGTERM makes all of them finish and leave."""
     async with rig.client() as (runtime, client):
         worker = rig.start("--engine", "mocker", "--num-workers", "3")
-        ids = sorted([(await worker.ready())["instance"] for _ in range(3)])
+        lines = await asyncio.to_thread(worker.ready_lines, 3)
+        ids = sorted(line["instance"] for line in lines)
         while sorted(client.instance_ids()) != ids:
             assert set(client.instance_ids()) < set(ids)
             await asyncio.sleep(0.05)
-        streams = [Stream(runtime, InstanceKey(rig.path, one), 100) for one in ids]
+        streams = [Stream(runtime, InstanceKey(rig.path, identifier), 100) for identifier in ids]
         for stream in streams:
             await stream.begun()
-        worker.process.send_signal(signal.SIGTERM)
+        worker.signal(signal.SIGTERM)
         assert [await stream.end() for stream in streams] == [None] * 3
         assert [len(stream.tokens) for stream in streams] == [100] * 3
         assert await worker.exit_code() == 0
         assert client.instance_ids() == []
-        assert "Traceback" not in worker.said()
+        assert "Traceback" not in worker.text()
 
 
 def test_one_model_in_memory_is_one_worker(rig: Rig) -> None:
     """Engines that load weights are one to a process, and that is said before anything is loaded."""
     worker = rig.start("--engine", "llamacpp", "--num-workers", "2")
-    assert worker.process.wait(60) == 2
-    assert "only " in worker.said().splitlines()[-1]
-    assert "mocker" in worker.said().splitlines()[-1]
+    assert worker.popen.wait(60) == 2
+    assert "only " in worker.text().splitlines()[-1]
+    assert "mocker" in worker.text().splitlines()[-1]
 
 
 def test_a_gguf_cut_in_half(rig: Rig, tmp_path: Path) -> None:
@@ -223,11 +205,11 @@ def test_a_gguf_cut_in_half(rig: Rig, tmp_path: Path) -> None:
     with whole.open("rb") as source:
         half.write_bytes(source.read(whole.stat().st_size // 2))
     worker = rig.start("--engine", "llamacpp", "--model-path", str(half))
-    assert worker.process.wait(60) == 1
-    last = worker.said().splitlines()[-1]
+    assert worker.popen.wait(60) == 1
+    last = worker.text().splitlines()[-1]
     assert last.startswith("Error: ")
     assert "half.gguf" in last
-    assert "Traceback" not in worker.said()
+    assert "Traceback" not in worker.text()
 
 
 def test_a_taken_system_port(rig: Rig) -> None:
@@ -239,13 +221,15 @@ def test_a_taken_system_port(rig: Rig) -> None:
         taken.listen()
         port = taken.getsockname()[1]
         worker = rig.start("--engine", "mocker", "--system-port", str(port))
-        assert worker.process.wait(60) == 1
-    assert f"127.0.0.1:{port}" in worker.said().splitlines()[-1]
-    assert "Traceback" not in worker.said()
+        assert worker.popen.wait(60) == 1
+    assert f"127.0.0.1:{port}" in worker.text().splitlines()[-1]
+    assert "Traceback" not in worker.text()
 
 
 @pytest.mark.parametrize("name", [name for name in TOKENS if not RIGS[name].server])
-def test_a_killed_engine_fails_its_streams_as_a_thing_to_try_elsewhere(rig: Rig, tmp_path: Path, name: str) -> None:
+async def test_a_killed_engine_fails_its_streams_as_a_thing_to_try_elsewhere(
+    rig: Rig, tmp_path: Path, name: str
+) -> None:
     """Whatever an engine's crash takes down with it, it is the worker's process: callers hear of it, once."""
     kind = RIGS[name]
     source = kind.source(tmp_path)
@@ -257,18 +241,15 @@ def test_a_killed_engine_fails_its_streams_as_a_thing_to_try_elsewhere(rig: Rig,
         file.write_text(kind.file)
         flags += ["--python-file", str(file), "--python-mode", kind.mode]
 
-    async def main() -> None:
-        worker = rig.start(*flags)
-        ready = await worker.ready()
-        async with rig.client() as (runtime, client):
-            await client.wait_for_instances()
-            key = InstanceKey(rig.path, ready["instance"])
-            streams = [Stream(runtime, key, 300, list(range(5, 105))) for _ in range(8)]
-            await streams[0].begun()
-            worker.process.kill()
-            errors = [await asyncio.wait_for(stream.ended, 30) for stream in streams]
-            cut = [error for error in errors if error is not None]  # a fast engine may be done with the first ones
-            assert cut
-            assert all(error.retryable for error in cut)
-
-    asyncio.run(main())
+    worker = rig.start(*flags)
+    ready = await worker.ready()
+    async with rig.client() as (runtime, client):
+        await client.wait_for_instances()
+        key = InstanceKey(rig.path, ready["instance"])
+        streams = [Stream(runtime, key, 300, list(range(5, 105))) for _ in range(8)]
+        await streams[0].begun()
+        worker.kill()
+        errors = [await asyncio.wait_for(stream.ended, 30) for stream in streams]
+        cut = [error for error in errors if error is not None]  # a fast engine may be done with the first ones
+        assert cut
+        assert all(error.retryable for error in cut)

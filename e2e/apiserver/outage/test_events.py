@@ -140,7 +140,7 @@ def befallen(
     assert story.unlike(whole) == []
     assert lanes.since(written) == [], "at rest, and of a deletion, nothing is written"
     assert operator.process.poll() is None
-    delay = max(max(each[:-SPARED]) - max(each[-SPARED:]) for each in story.seconds)
+    delay = max(max(second[:-SPARED]) - max(second[-SPARED:]) for second in story.seconds)
     note(
         f"{len(faults)} pipelines: seconds by which the last was later than the last one without fault", round(delay, 1)
     )

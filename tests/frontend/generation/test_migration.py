@@ -282,7 +282,7 @@ def test_a_final_error_does_not_migrate(lettered: Any, limit: int) -> None:
 def test_refusals_on_the_way_cost_nothing(lettered: Any) -> None:
     """A migration whose next worker leaves, or is full, finds another; that is no second migration."""
     refusals = [WorkerUnavailable("it leaves"), CapacityExceeded("full"), WorkerUnavailable("it leaves")] * 3
-    site, engine = lettered((5, Disconnected()), *((0, one) for one in refusals), migration_limit=1)
+    site, engine = lettered((5, Disconnected()), *((0, refusal) for refusal in refusals), migration_limit=1)
     assert ask(site).json()["choices"][0]["text"] == text_from("hi", 20)
     assert len(engine.seen) == 11
     assert site.metric("model_migration_total", migration_type="ongoing_request", model="m") == 1

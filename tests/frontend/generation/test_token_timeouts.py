@@ -134,7 +134,7 @@ def test_silence_in_mid_stream_is_one_error(make_site: Any, engines: Any, zombie
     site, zombie = make_site(first_token_timeout_secs=9, backend_stream_timeout_secs=0.3), zombies(engines, 2)
     site.worker(zombie)
     *texts, last = events(site.post(TEXT, STREAM))
-    assert "".join(one["choices"][0]["text"] for one in texts) == "he"
+    assert "".join(text["choices"][0]["text"] for text in texts) == "he"
     assert (last["error"]["code"], "0.3 s" in last["error"]["message"]) == ("stream_timeout", True)
     whole = site.post(TEXT, ASKED)
     assert (whole.status_code, whole.json()["error"]["code"]) == (504, "stream_timeout")
@@ -149,7 +149,7 @@ def test_silence_in_mid_stream_migrates(make_site: Any, engines: Any, zombies: A
     site.worker(zombie)
     site.worker(good)
     answers = [site.post(TEXT, STREAM) for _ in range(2)]
-    assert all(one.text.endswith("[DONE]\n\n") for one in answers)
+    assert all(answer.text.endswith("[DONE]\n\n") for answer in answers)
     assert len(zombie.seen) == hits(site, "inter_token") == 1
     rest = next(one for one in good.seen if len(one["token_ids"]) == 7)
     assert rest["stop_conditions"]["max_tokens"] == 3
@@ -221,7 +221,7 @@ def test_the_grace_of_a_frontend_that_leaves(make_site: Any, engines: Any, zombi
         within("both run", lambda: (mute.running, speaks.running) == (1, 1))
         site.call(site.leaving.signal)
         answers = sorted((one.result(20) for one in asked), key=lambda one: one.status_code)
-    assert [one.status_code for one in answers] == [200, 503]
+    assert [answer.status_code for answer in answers] == [200, 503]
     assert events(answers[0])[-1]["error"]["code"] == answers[1].json()["error"]["code"] == "shutdown"
     assert "0.3 s" in answers[1].json()["error"]["message"]
     assert answers[1].headers["retry-after"]

@@ -103,33 +103,30 @@ async def test_time_limits_hold_for_waiting_and_for_work() -> None:
         assert await turn.run(lambda: 7) == 7
 
 
-def test_an_error_lets_go_of_what_caused_it() -> None:
+async def test_an_error_lets_go_of_what_caused_it() -> None:
     """What fails in a thread reaches its caller, and holds neither frames nor what lay in them afterwards."""
 
     class Body:
         """Something large."""
 
-    async def main() -> None:
-        def fail(body: Body) -> None:
-            raise ValueError("wrong")
+    def fail(body: Body) -> None:
+        raise ValueError("wrong")
 
-        async def ask(body: Body) -> None:
-            async with pool.turn(b"a", None) as turn:
-                await turn.run(lambda: fail(body))
+    async def ask(body: Body) -> None:
+        async with pool.turn(b"a", None) as turn:
+            await turn.run(lambda: fail(body))
 
-        gc.disable()
-        try:
-            async with threads() as pool:
-                body = Body()
-                gone = weakref.ref(body)
-                with contextlib.suppress(ValueError):
-                    await ask(body)
-                del body
-                await until("nothing holds it", lambda: gone() is None)
-        finally:
-            gc.enable()
-
-    asyncio.run(main())
+    gc.disable()
+    try:
+        async with threads() as pool:
+            body = Body()
+            gone = weakref.ref(body)
+            with contextlib.suppress(ValueError):
+                await ask(body)
+            del body
+            await until("nothing holds it", lambda: gone() is None)
+    finally:
+        gc.enable()
 
 
 def test_work_in_a_thread_waits_for_no_loop() -> None:

@@ -76,7 +76,7 @@ def test_writes_without_a_task_switch() -> None:
     run(case)
 
 
-def test_parts_of_a_flowing_answer_skip_send() -> None:
+async def test_parts_of_a_flowing_answer_skip_send() -> None:
     """Once started, parts and the end go through the connection's writer; `send` is for a slow client."""
 
     class Direct(Client):
@@ -96,28 +96,25 @@ def test_parts_of_a_flowing_answer_skip_send() -> None:
 
             return write
 
-    async def main() -> None:
-        client = Direct()
-        output = client.output()
-        output.append(b"1")
+    client = Direct()
+    output = client.output()
+    output.append(b"1")
+    output.flush()
+    for part in (b"2", b"3"):
+        output.append(part)
         output.flush()
-        for part in (b"2", b"3"):
-            output.append(part)
-            output.flush()
-        output.flush()
-        assert (client.direct, client.body) == ([b"2", b"3"], b"1")
-        client.room = False
-        output.append(b"4")
-        output.flush()
-        assert (client.direct, client.body, client.ends) == ([b"2", b"3"], b"14", 0)
-        client.room = True
-        output.append(b"5")
-        output.end()
-        output.flush()
-        output.flush()
-        assert (client.direct, client.body, client.ends) == ([b"2", b"3", b"5"], b"14", 1)
-
-    asyncio.run(main())
+    output.flush()
+    assert (client.direct, client.body) == ([b"2", b"3"], b"1")
+    client.room = False
+    output.append(b"4")
+    output.flush()
+    assert (client.direct, client.body, client.ends) == ([b"2", b"3"], b"14", 0)
+    client.room = True
+    output.append(b"5")
+    output.end()
+    output.flush()
+    output.flush()
+    assert (client.direct, client.body, client.ends) == ([b"2", b"3", b"5"], b"14", 1)
 
 
 async def test_the_end_goes_through_send_where_the_writer_has_no_room() -> None:

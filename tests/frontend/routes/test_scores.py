@@ -29,7 +29,7 @@ def test_the_nearest_documents_come_first(embedding: Any, path: str) -> None:
     body = {"model": "v", "query": "a", "documents": ["z", {"text": "b"}, "a"]}
     answer = embedding.post(path, body | {"top_n": 2, "foo": 1})
     results = answer.json()["results"]
-    assert [(one["index"], one["document"]["text"]) for one in results] == [(2, "a"), (1, "b")]
+    assert [(result["index"], result["document"]["text"]) for result in results] == [(2, "a"), (1, "b")]
     assert results[0]["relevance_score"] == pytest.approx(1.0)
     assert results[1]["relevance_score"] == pytest.approx(100 / (10 * 101**0.5))
     assert answer.json()["usage"] == {"prompt_tokens": 4, "total_tokens": 4}

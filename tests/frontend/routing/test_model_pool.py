@@ -47,7 +47,7 @@ def test_come_and_go(site: Any, echo: Any, within: Any) -> None:
     found = health(site)
     assert found["models"] == {"m": {"status": "ready", "instances": 2}}
     assert found["endpoints"] == ["dyn://test.backend.generate"]
-    assert {one["instance_id"] for one in found["instances"]} == {first.id, second.id}
+    assert {instance["instance_id"] for instance in found["instances"]} == {first.id, second.id}
     assert site.metric("model_ready", model="m") == 1
     for worker in (first, second):
         assert site.post(TEXT, HELLO).status_code == 200
@@ -153,7 +153,7 @@ def test_a_card_that_would_fill_the_disk_fails_with_the_reason(served: Any, echo
     files = {f"chat_template.{n}": FileRef(digest=f"{n:064x}", size=1 << 29, name="t.jinja") for n in range(3)}
     card = ModelCard(name="greedy", tokenizer="hf", files=files).to_dict()
     worker = served.worker(echo, wait=False, card=card)
-    within("its worker knows", lambda: any("1610 MB together" in one for one in runtime_health(worker).reasons))
+    within("its worker knows", lambda: any("1610 MB together" in reason for reason in runtime_health(worker).reasons))
     assert not runtime_health(worker).ready
     assert served.post(TEXT, HELLO).status_code == 200
 
@@ -202,7 +202,7 @@ def test_frontend_of_one_endpoint(make_site: Any, echo: Any) -> None:
     assert [m["id"] for m in httpx.get(site.url + "/v1/models").json()["data"]] == ["m"]
     found = httpx.get(site.url + "/health").json()
     assert found["endpoints"] == ["dyn://test.backend.generate"]
-    assert {one["component"] for one in found["instances"]} == {"backend", "prefill"}
+    assert {instance["component"] for instance in found["instances"]} == {"backend", "prefill"}
 
 
 class Refusing:

@@ -142,28 +142,24 @@ def test_a_frontend_that_leaves_waits(make_site: Any, engines: Any) -> None:
     assert (echo.cancelled, echo.running) == (0, 0)
 
 
-def test_a_log_keeps_the_newest() -> None:
+async def test_a_log_keeps_the_newest() -> None:
     """In the room that there is; who comes too late is told which event is the first."""
+    room = [STEP]
 
-    async def check() -> None:
-        room = [STEP]
+    def grow(size: int) -> bool:
+        granted, room[0] = room[0] >= size, room[0] - size
+        return granted
 
-        def grow(size: int) -> bool:
-            granted, room[0] = room[0] >= size, room[0] - size
-            return granted
-
-        events = EventLog(grow)
-        for number in range(100):
-            events.add(b"data: %d %s\n\n" % (number, b"x" * 2000))
-        assert (events.room, events.bytes <= STEP) == (STEP, True)
-        assert events.next == 100
-        assert events.since(99) == [b"data: 99 " + b"x" * 2000 + b"\n\n"]
-        assert events.since(0)[0].startswith(b"data: %d " % events.first)
-        waiting = asyncio.ensure_future(events.wait(100, 5))
-        await asyncio.sleep(0)
-        events.add(b"data: 100\n\n")
-        await asyncio.wait_for(waiting, 1)
-        events.end()
-        await asyncio.wait_for(events.wait(500, 5), 1)
-
-    asyncio.run(check())
+    events = EventLog(grow)
+    for number in range(100):
+        events.add(b"data: %d %s\n\n" % (number, b"x" * 2000))
+    assert (events.room, events.bytes <= STEP) == (STEP, True)
+    assert events.next == 100
+    assert events.since(99) == [b"data: 99 " + b"x" * 2000 + b"\n\n"]
+    assert events.since(0)[0].startswith(b"data: %d " % events.first)
+    waiting = asyncio.ensure_future(events.wait(100, 5))
+    await asyncio.sleep(0)
+    events.add(b"data: 100\n\n")
+    await asyncio.wait_for(waiting, 1)
+    events.end()
+    await asyncio.wait_for(events.wait(500, 5), 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -89,24 +88,21 @@ def test_an_indexer_for_programs_that_choose_themselves(whole_component: bool) -
     play(case)
 
 
-def test_an_approximate_indexer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_approximate_indexer(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was sent counts for a while, by rank."""
     now = [100.0]
     monkeypatch.setattr("dynamo.llm.kv_router.legacy_indexers.time.monotonic", lambda: now[0])
 
-    async def case() -> None:
-        site = Site()
-        indexer = ApproxKvIndexer((await site.runtime()).endpoint(PATH), BLOCK, router_ttl_secs=10)
-        await indexer.process_routing_decision_for_request(PROMPT[:8], 5)
-        await indexer.process_routing_decision_for_request(PROMPT, 5, dp_rank=1)
-        assert (await indexer.find_matches_for_request(PROMPT)).scores == {(5, 0): 2, (5, 1): 4}
-        assert (await indexer.find_matches_for_request(PROMPT, lora_name="a")).scores == {}
-        now[0] += 11
-        assert (await indexer.find_matches_for_request(PROMPT)).scores == {}
-        monkeypatch.undo()
-        await site.close()
-
-    asyncio.run(case())
+    site = Site()
+    indexer = ApproxKvIndexer((await site.runtime()).endpoint(PATH), BLOCK, router_ttl_secs=10)
+    await indexer.process_routing_decision_for_request(PROMPT[:8], 5)
+    await indexer.process_routing_decision_for_request(PROMPT, 5, dp_rank=1)
+    assert (await indexer.find_matches_for_request(PROMPT)).scores == {(5, 0): 2, (5, 1): 4}
+    assert (await indexer.find_matches_for_request(PROMPT, lora_name="a")).scores == {}
+    now[0] += 11
+    assert (await indexer.find_matches_for_request(PROMPT)).scores == {}
+    monkeypatch.undo()
+    await site.close()
 
 
 def test_publishers_refuse_what_cant_be() -> None:

@@ -244,7 +244,7 @@ def test_lone_surrogates_are_refused_and_nul_passes(byte_level_file: Path) -> No
         assert tokenizer.decode(tokenizer.encode("a\0b")) == "a\0b"
 
 
-def test_long_texts_leave_the_loop_free(byte_level_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_long_texts_leave_the_loop_free(byte_level_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is long is encoded in a thread, what is short (or cached) at once."""
     tokenizer = open_hf_tokenizer(byte_level_file, "default")
     threads: list[Any] = []
@@ -256,17 +256,14 @@ def test_long_texts_leave_the_loop_free(byte_level_file: Path, monkeypatch: pyte
     monkeypatch.setattr(asyncio, "to_thread", to_thread)
     text = "The quick brown fox. " * 1000
 
-    async def main() -> None:
-        await tokenizer.encode_async("short")
-        assert not threads
-        first = await tokenizer.encode_async(text)
-        assert len(threads) == 1
-        assert await tokenizer.encode_async(text) == first
-        assert len(threads) == 1
-        await tokenizer.encode_async("x" * (huggingface.INLINE_CUT + 1))
-        assert len(threads) == 2
-
-    asyncio.run(main())
+    await tokenizer.encode_async("short")
+    assert not threads
+    first = await tokenizer.encode_async(text)
+    assert len(threads) == 1
+    assert await tokenizer.encode_async(text) == first
+    assert len(threads) == 1
+    await tokenizer.encode_async("x" * (huggingface.INLINE_CUT + 1))
+    assert len(threads) == 2
 
 
 def test_long_segments_are_kept_when_they_come_again(byte_level_file: Path) -> None:

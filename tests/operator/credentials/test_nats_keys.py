@@ -116,31 +116,28 @@ async def test_strangers_are_refused(start: Start, tmp_path: Path) -> None:
 
 
 @pytest.mark.servers
-def test_a_new_signing_key_cuts_nobody_off(start: Start, tmp_path: Path) -> None:
+async def test_a_new_signing_key_cuts_nobody_off(start: Start, tmp_path: Path) -> None:
     """Users of the key before stay valid until the next one; a client takes up its new file at the reconnect."""
     first = platform()
     second = nats_keys.renewed_platform(first, draw, 2)
     third = nats_keys.renewed_platform(second, draw, 3)
     old, new = user(first, OURS), user(second, OURS)
 
-    async def main() -> None:
-        server = start(second)
-        bus = await connected(server, tmp_path / "creds", old)
-        states: list[bool] = []
-        bus.on_state(states.append)
-        kept(tmp_path / "creds", new)
-        server.kill()
-        (tmp_path / "nats0" / "server.conf").write_bytes(third[nats_keys.SERVER_CONF])
-        server.start()
-        deadline = time.monotonic() + 20
-        while states != [False, True]:
-            assert time.monotonic() < deadline, states
-            await asyncio.sleep(0.02)
-        with pytest.raises(CannotConnect, match="refuses the credentials"):
-            await connected(server, tmp_path / "old", old)
-        await bus.close()
-
-    asyncio.run(main())
+    server = start(second)
+    bus = await connected(server, tmp_path / "creds", old)
+    states: list[bool] = []
+    bus.on_state(states.append)
+    kept(tmp_path / "creds", new)
+    server.kill()
+    (tmp_path / "nats0" / "server.conf").write_bytes(third[nats_keys.SERVER_CONF])
+    server.start()
+    deadline = time.monotonic() + 20
+    while states != [False, True]:
+        assert time.monotonic() < deadline, states
+        await asyncio.sleep(0.02)
+    with pytest.raises(CannotConnect, match="refuses the credentials"):
+        await connected(server, tmp_path / "old", old)
+    await bus.close()
 
 
 def test_the_same_draw_and_time_make_the_same_keys() -> None:

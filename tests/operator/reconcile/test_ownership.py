@@ -128,7 +128,7 @@ class Two:
         for _ in range(60):
             outcomes = [await one.reconcile(KEY) for one in reconciler]
             self.server.play()
-            quiet = 0 if any(one.writes or one.failed for one in outcomes) else quiet + 1
+            quiet = 0 if any(outcome.writes or outcome.failed for outcome in outcomes) else quiet + 1
             if quiet == 2:
                 return
         raise AssertionError(f"no rest: {self.server.writes[-6:]}")
@@ -290,7 +290,7 @@ def test_a_definition_that_drops_the_name() -> None:
         for one in reconciler:
             both.server.put(dropped)
             outcomes.append(await one.reconcile(KEY))
-        assert [one.writes for one in outcomes] == [0, 0, 0]
+        assert [outcome.writes for outcome in outcomes] == [0, 0, 0]
 
     two(case)
 

@@ -320,7 +320,7 @@ def test_a_spec_that_the_types_refuse_is_told() -> None:
     run(case)
 
 
-def test_killed_after_every_write_the_end_is_the_same() -> None:
+async def test_killed_after_every_write_the_end_is_the_same() -> None:
     """Creation, then a rollout that removes a component: cut off after each single write, started anew every time."""
 
     async def whole(bench: Bench, cut: bool) -> dict[Any, Any]:
@@ -340,11 +340,8 @@ def test_killed_after_every_write_the_end_is_the_same() -> None:
         except ApiError:
             return
 
-    async def main() -> None:
-        async with opened() as smooth, opened() as cut:
-            assert await whole(cut, True) == await whole(smooth, False)
-
-    asyncio.run(main())
+    async with opened() as smooth, opened() as cut:
+        assert await whole(cut, True) == await whole(smooth, False)
 
 
 def test_status_and_annotations_are_no_memory() -> None:

@@ -147,7 +147,7 @@ async def test_a_worker_that_dies_is_known_within_two_seconds(memory: Any, reade
     await memory.close()
 
 
-def test_a_silent_worker_is_suspect_then_dead(
+async def test_a_silent_worker_is_suspect_then_dead(
     memory: Any, reader: Any, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It neither sends nor answers, but still listens: suspect, then dead, its streams retryable."""
@@ -155,21 +155,18 @@ def test_a_silent_worker_is_suspect_then_dead(
     monkeypatch.setattr(inbox, "DEAD_AFTER", 1.0)
     monkeypatch.setattr(inbox, "DEAD_PING", 0.3)
 
-    async def main() -> None:
-        _, instance = await memory.worker(Holding())
-        caller = await memory.caller()
-        verdicts: list[Verdict] = []
-        caller.on_verdict(lambda _, verdict: verdicts.append(verdict))
-        sink, call = start(caller, instance, None, reader)
-        await until("acceptance", lambda: call.accepted)
-        memory.network.drop = lambda subject, data: ".in." in subject
-        assert (await sink.end()).code == "worker_lost"
-        assert verdicts == [Verdict.SILENT, Verdict.DEAD]
-        memory.network.drop = None
-        await until("it is found again", lambda: verdicts[-1] is Verdict.ALIVE)
-        await memory.close()
-
-    asyncio.run(main())
+    _, instance = await memory.worker(Holding())
+    caller = await memory.caller()
+    verdicts: list[Verdict] = []
+    caller.on_verdict(lambda _, verdict: verdicts.append(verdict))
+    sink, call = start(caller, instance, None, reader)
+    await until("acceptance", lambda: call.accepted)
+    memory.network.drop = lambda subject, data: ".in." in subject
+    assert (await sink.end()).code == "worker_lost"
+    assert verdicts == [Verdict.SILENT, Verdict.DEAD]
+    memory.network.drop = None
+    await until("it is found again", lambda: verdicts[-1] is Verdict.ALIVE)
+    await memory.close()
 
 
 async def test_requests_wait_for_a_bus_that_is_away(memory: Any, reader: Any, until: Any) -> None:
@@ -239,24 +236,21 @@ async def test_streams_through_an_outage_end_cleanly(memory: Any, reader: Any) -
     await memory.close()
 
 
-def test_a_bus_that_stays_away_ends_everything(memory: Any, reader: Any, until: Any, monkeypatch: Any) -> None:
+async def test_a_bus_that_stays_away_ends_everything(memory: Any, reader: Any, until: Any, monkeypatch: Any) -> None:
     """Every wait has an end: open streams and held requests fail retryably."""
     monkeypatch.setattr(calling, "OUTAGE", 0.2)
     monkeypatch.setattr(calling, "HOLD", 0.4)
 
-    async def main() -> None:
-        _, instance = await memory.worker(Holding())
-        caller = await memory.caller()
-        sink, call = start(caller, instance, None, reader)
-        await until("acceptance", lambda: call.accepted)
-        memory.buses[-1].disconnect()
-        held, _ = start(caller, instance, None, reader)
-        for ended in (sink, held):
-            assert (await ended.end()).code == "unreachable"
-        assert sink.ended_at < held.ended_at
-        await memory.close()
-
-    asyncio.run(main())
+    _, instance = await memory.worker(Holding())
+    caller = await memory.caller()
+    sink, call = start(caller, instance, None, reader)
+    await until("acceptance", lambda: call.accepted)
+    memory.buses[-1].disconnect()
+    held, _ = start(caller, instance, None, reader)
+    for ended in (sink, held):
+        assert (await ended.end()).code == "unreachable"
+    assert sink.ended_at < held.ended_at
+    await memory.close()
 
 
 async def test_a_stalled_loop_of_ours_blames_nobody(memory: Any, reader: Any, until: Any) -> None:

@@ -178,26 +178,23 @@ async def test_items_that_cannot_be_sent_end_their_stream_alone(memory: Any, rea
     await memory.close()
 
 
-def test_clients_that_are_made_up(memory: Any, reader: Any, until: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_clients_that_are_made_up(memory: Any, reader: Any, until: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each begins a request and leaves it: few are remembered, their pieces go by the clock, others are answered."""
     monkeypatch.setattr(chunks, "PATIENCE", 0.2)
     monkeypatch.setattr(peer, "MOST_IDLE", 50)
 
-    async def main() -> None:
-        server, instance = await memory.worker(from_generator(count))
-        bus = await memory.bus()
-        for client in range(2000):
-            bus.publish(request_subject(instance), encoder.encode(Chunk(client, 1, 0, 2, bytes(1000))))
-        await until("they came", lambda: len(server._peers) == 50)
-        assert server._peers._shelf.used <= 50 * (1000 + chunks.PIECE_BYTES)
-        await until("their pieces are dropped", lambda: server._peers._shelf.used == 0)
-        caller = await memory.caller()
-        sink, _ = start(caller, instance, 20, reader)
-        assert await sink.end() is None
-        assert sink.items == list(range(20))
-        await memory.close()
-
-    asyncio.run(main())
+    server, instance = await memory.worker(from_generator(count))
+    bus = await memory.bus()
+    for client in range(2000):
+        bus.publish(request_subject(instance), encoder.encode(Chunk(client, 1, 0, 2, bytes(1000))))
+    await until("they came", lambda: len(server._peers) == 50)
+    assert server._peers._shelf.used <= 50 * (1000 + chunks.PIECE_BYTES)
+    await until("their pieces are dropped", lambda: server._peers._shelf.used == 0)
+    caller = await memory.caller()
+    sink, _ = start(caller, instance, 20, reader)
+    assert await sink.end() is None
+    assert sink.items == list(range(20))
+    await memory.close()
 
 
 DEEP = b"\x91" * 100_000 + b"\xc0"

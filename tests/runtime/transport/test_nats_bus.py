@@ -248,50 +248,44 @@ async def test_credentials(start_nats: Any) -> None:
         await stranger.close()
 
 
-def test_tokens_and_nkeys(start_nats: Any, tmp_path: Path) -> None:
+async def test_tokens_and_nkeys(start_nats: Any, tmp_path: Path) -> None:
     """A token, and an nkey seed read from a file."""
     seed = b"SUACSSL3UAHUDXKFSNVUZRF5UHPMWZ6BFDTJ7M6USDXIEDNPPQYYYCU3VY"
     public = nkeys.from_seed(bytearray(seed)).public_key.decode()
     path = tmp_path / "seed"
     path.write_bytes(seed + b"\n")
 
-    async def main() -> None:
-        with_token = start_nats('authorization { token: "t0k" }')
-        with_nkey = start_nats(f"authorization {{ users = [ {{ nkey: {public} }} ] }}")
-        for config in (
-            NatsConfig(servers=(with_token.url,), token="t0k"),
-            NatsConfig(servers=(with_nkey.url,), nkey=str(path)),
-        ):
-            bus = NatsBus(config)
-            await bus.connect()
-            await bus.flush()
-            await bus.close()
-
-    asyncio.run(main())
+    with_token = start_nats('authorization { token: "t0k" }')
+    with_nkey = start_nats(f"authorization {{ users = [ {{ nkey: {public} }} ] }}")
+    for config in (
+        NatsConfig(servers=(with_token.url,), token="t0k"),
+        NatsConfig(servers=(with_nkey.url,), nkey=str(path)),
+    ):
+        bus = NatsBus(config)
+        await bus.connect()
+        await bus.flush()
+        await bus.close()
 
 
-def test_unusable_files_are_said_at_once(start_nats: Any, tmp_path: Path) -> None:
+async def test_unusable_files_are_said_at_once(start_nats: Any, tmp_path: Path) -> None:
     """Files that hold something else, or nothing, and WebSocket addresses: one sentence, no waiting."""
     garbage = tmp_path / "garbage"
     garbage.write_text("this is no seed")
     empty = tmp_path / "empty"
     empty.write_text("")
 
-    async def main() -> None:
-        server = start_nats()
-        files = [str(garbage), str(empty), str(tmp_path / "missing")]
-        configs = [NatsConfig(servers=(server.url,), nkey=file) for file in files]
-        configs += [NatsConfig(servers=(server.url,), tls_ca=file) for file in files]
-        configs += [NatsConfig(servers=(server.url,), credentials_file=file) for file in files]
-        configs += [NatsConfig(servers=(server.url.replace("nats:", "ws:"),))]
-        for config in configs:
-            bus = NatsBus(config)
-            with pytest.raises(CannotConnect, match=r"can't be used|WebSocket") as caught:
-                await bus.connect()
-            assert "no seed" not in str(caught.value)
-            await bus.close()
-
-    asyncio.run(main())
+    server = start_nats()
+    files = [str(garbage), str(empty), str(tmp_path / "missing")]
+    configs = [NatsConfig(servers=(server.url,), nkey=file) for file in files]
+    configs += [NatsConfig(servers=(server.url,), tls_ca=file) for file in files]
+    configs += [NatsConfig(servers=(server.url,), credentials_file=file) for file in files]
+    configs += [NatsConfig(servers=(server.url.replace("nats:", "ws:"),))]
+    for config in configs:
+        bus = NatsBus(config)
+        with pytest.raises(CannotConnect, match=r"can't be used|WebSocket") as caught:
+            await bus.connect()
+        assert "no seed" not in str(caught.value)
+        await bus.close()
 
 
 async def test_a_refused_subscription_is_said(start_nats: Any) -> None:
@@ -359,7 +353,7 @@ def certificates(tmp_path: Path) -> dict[str, str]:
     return paths
 
 
-def test_tls(start_nats: Any, certificates: dict[str, str], over: Any, reader: Any) -> None:
+async def test_tls(start_nats: Any, certificates: dict[str, str], over: Any, reader: Any) -> None:
     """Over TLS with a client certificate requests work, large ones too; an unknown authority is refused in words."""
     files = certificates
     server = start_nats(
@@ -367,26 +361,23 @@ def test_tls(start_nats: Any, certificates: dict[str, str], over: Any, reader: A
         f'ca_file: "{files["ca"]}", verify: true }}'
     )
 
-    async def main() -> None:
-        config = NatsConfig(
-            servers=(server.url.replace("nats://", "tls://"),),
-            tls_ca=files["ca"], tls_cert=files["client"], tls_key=files["client_key"],
-        )  # fmt: skip
-        bus = NatsBus(config)
-        await bus.connect()
-        got: list[Message] = []
-        await bus.subscribe("a", got.append, lambda: None)
-        bus.publish("a", b"x" * bus.max_payload)
-        bus.publish("a", b"y")
-        await bus.flush()
-        assert [len(message.data) for message in got] == [bus.max_payload, 1]
-        await bus.close()
-        stranger = NatsBus(NatsConfig(servers=config.servers, tls_ca=files["other"]))
-        with pytest.raises(CannotConnect, match="NATS_TLS_CA does not vouch"):
-            await stranger.connect()
-        await stranger.close()
-
-    asyncio.run(main())
+    config = NatsConfig(
+        servers=(server.url.replace("nats://", "tls://"),),
+        tls_ca=files["ca"], tls_cert=files["client"], tls_key=files["client_key"],
+    )  # fmt: skip
+    bus = NatsBus(config)
+    await bus.connect()
+    got: list[Message] = []
+    await bus.subscribe("a", got.append, lambda: None)
+    bus.publish("a", b"x" * bus.max_payload)
+    bus.publish("a", b"y")
+    await bus.flush()
+    assert [len(message.data) for message in got] == [bus.max_payload, 1]
+    await bus.close()
+    stranger = NatsBus(NatsConfig(servers=config.servers, tls_ca=files["other"]))
+    with pytest.raises(CannotConnect, match="NATS_TLS_CA does not vouch"):
+        await stranger.connect()
+    await stranger.close()
 
 
 async def test_tls_is_not_given_up_silently(start_nats: Any) -> None:

@@ -46,21 +46,18 @@ async def outcome(api: openai.AsyncOpenAI, prompt: str, begun: list[str] | None 
         return type(error).__name__, time.monotonic() - began
 
 
-def test_500_streams_are_exact(stack: Any) -> None:
+async def test_500_streams_are_exact(stack: Any) -> None:
     """500 streams at once through one frontend all end with exactly their own text."""
     stack.worker(DYN_TOKEN_ECHO_DELAY_MS="20")
     frontend = stack.frontend()
     frontend.process.ready_line()
     frontend.wait_for()
 
-    async def run() -> None:
-        answers = [Answer(f"stream {i} " + PROMPT[: 60 + i % 40]) for i in range(500)]
-        async with traffic(frontend.url) as clients:
-            await asyncio.gather(*map(clients.ask, answers))
-        assert [answer.text for answer in answers] == [answer.prompt for answer in answers]
-        assert all(answer.exact for answer in answers)
-
-    asyncio.run(run())
+    answers = [Answer(f"stream {i} " + PROMPT[: 60 + i % 40]) for i in range(500)]
+    async with traffic(frontend.url) as clients:
+        await asyncio.gather(*map(clients.ask, answers))
+    assert [answer.text for answer in answers] == [answer.prompt for answer in answers]
+    assert all(answer.exact for answer in answers)
 
 
 def test_killed_worker_ends_only_its_streams(stack: Any) -> None:
@@ -139,31 +136,28 @@ def test_etcd_restarted_empty_fails_no_request(stack: Any) -> None:
     assert second.models() == ["m"], "the worker did not register again"
 
 
-def test_nats_restart_is_survived(stack: Any) -> None:
+async def test_nats_restart_is_survived(stack: Any) -> None:
     """NATS killed and restarted: what was open ends in text or one error, what comes later succeeds."""
     stack.worker(DYN_TOKEN_ECHO_DELAY_MS="5")
     frontend = stack.frontend()
     frontend.wait_for()
 
-    async def run() -> None:
-        api = client(frontend.url)
-        begun: list[str] = []
-        before = [asyncio.create_task(outcome(api, f"{i} {PROMPT}", begun)) for i in range(4)]
-        await until("all have begun", lambda: len(begun) == 4, 30)
-        await asyncio.to_thread(stack.nats.restart)
-        during = asyncio.create_task(outcome(api, "during"))
-        for task in before:
-            text, seconds = await asyncio.wait_for(task, 20)
-            assert text.endswith(PROMPT) or text in {"APIError", "InternalServerError"}
-            assert seconds < 15
-        await asyncio.wait_for(during, 20)
-        deadline = time.monotonic() + 15
-        while (await outcome(api, "afterwards"))[0] != "afterwards":
-            assert time.monotonic() < deadline
-        assert [(await outcome(api, f"late {i}"))[0] for i in range(5)] == [f"late {i}" for i in range(5)]
-        await api.close()
-
-    asyncio.run(run())
+    api = client(frontend.url)
+    begun: list[str] = []
+    before = [asyncio.create_task(outcome(api, f"{i} {PROMPT}", begun)) for i in range(4)]
+    await until("all have begun", lambda: len(begun) == 4, 30)
+    await asyncio.to_thread(stack.nats.restart)
+    during = asyncio.create_task(outcome(api, "during"))
+    for task in before:
+        text, seconds = await asyncio.wait_for(task, 20)
+        assert text.endswith(PROMPT) or text in {"APIError", "InternalServerError"}
+        assert seconds < 15
+    await asyncio.wait_for(during, 20)
+    deadline = time.monotonic() + 15
+    while (await outcome(api, "afterwards"))[0] != "afterwards":
+        assert time.monotonic() < deadline
+    assert [(await outcome(api, f"late {i}"))[0] for i in range(5)] == [f"late {i}" for i in range(5)]
+    await api.close()
 
 
 def test_sigterm_of_a_worker_loses_nothing(stack: Any) -> None:

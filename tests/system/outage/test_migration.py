@@ -37,7 +37,7 @@ def all_exact(clients: Traffic) -> None:
     assert not wrong, f"{len(wrong)} of {len(clients.answers)}: {wrong[:2]}"
 
 
-def test_a_killed_worker_is_not_noticed_by_clients(stack: Any) -> None:
+async def test_a_killed_worker_is_not_noticed_by_clients(stack: Any) -> None:
     """SIGKILL of one of 4 under 64 streams: 64 exact texts with their own usage, one migration per stream it had.
 
     Afterwards nothing is sent to the dead one, which etcd still knows of.
@@ -45,34 +45,28 @@ def test_a_killed_worker_is_not_noticed_by_clients(stack: Any) -> None:
     frontend, workers = deployment(stack)
     dead = workers[0].ready_line()["instance"]
 
-    async def run() -> None:
-        async with traffic(frontend.url) as clients:
-            await kill_in_mid_stream(clients, workers[0])
-            await clients.ended()
-            all_exact(clients)
-            assert 1 <= await clients.migrated() <= STREAMS / WORKERS
-            assert await clients.metric("model_migration_exhausted_total") == 0
-            retried = await clients.migrated("new_request")
-            assert dead not in [await clients.where() for _ in range(2 * WORKERS)]
-            assert await clients.migrated("new_request") == retried, "no request was tried with the dead one"
-
-    asyncio.run(run())
+    async with traffic(frontend.url) as clients:
+        await kill_in_mid_stream(clients, workers[0])
+        await clients.ended()
+        all_exact(clients)
+        assert 1 <= await clients.migrated() <= STREAMS / WORKERS
+        assert await clients.metric("model_migration_exhausted_total") == 0
+        retried = await clients.migrated("new_request")
+        assert dead not in [await clients.where() for _ in range(2 * WORKERS)]
+        assert await clients.migrated("new_request") == retried, "no request was tried with the dead one"
 
 
-def test_the_same_without_etcd(stack: Any) -> None:
+async def test_the_same_without_etcd(stack: Any) -> None:
     """The store is away while the worker dies: requests and migrations don't need it."""
     frontend, workers = deployment(stack)
 
-    async def run() -> None:
-        async with traffic(frontend.url) as clients:
-            await asyncio.to_thread(stack.etcd.kill)
-            await kill_in_mid_stream(clients, workers[0])
-            clients.begin(WORKERS)
-            await clients.ended()
-            all_exact(clients)
-            assert await clients.migrated() >= 1
-
-    asyncio.run(run())
+    async with traffic(frontend.url) as clients:
+        await asyncio.to_thread(stack.etcd.kill)
+        await kill_in_mid_stream(clients, workers[0])
+        clients.begin(WORKERS)
+        await clients.ended()
+        all_exact(clients)
+        assert await clients.migrated() >= 1
 
 
 def migrated_by_a_leaver(frontend: Any, workers: list[Any], streams: int, later: int = 0) -> int:
@@ -104,23 +98,20 @@ def test_streams_that_outlive_the_grace_migrate(stack: Any) -> None:
     assert migrated_by_a_leaver(frontend, workers, 16) >= 1
 
 
-def test_twenty_kills_in_a_row(stack: Any) -> None:
+async def test_twenty_kills_in_a_row(stack: Any) -> None:
     """One worker after the other is killed and started again under traffic: every stream is exact."""
     frontend, workers = deployment(stack, limit=20, delay_ms=10)
 
-    async def run() -> None:
-        async with traffic(frontend.url) as clients:
-            clients.keep_up(16)
-            for kill in range(20):
-                # The next one goes when there are two others, and everybody has felt the last one.
-                await until("there are others", lambda: frontend.instances() >= 3, 60)
-                await clients.come_and_go(8)
-                await asyncio.to_thread(workers[kill % WORKERS].restart)
-            await clients.ended()
-            all_exact(clients)
-            assert await clients.migrated() >= 20
-
-    asyncio.run(run())
+    async with traffic(frontend.url) as clients:
+        clients.keep_up(16)
+        for kill in range(20):
+            # The next one goes when there are two others, and everybody has felt the last one.
+            await until("there are others", lambda: frontend.instances() >= 3, 60)
+            await clients.come_and_go(8)
+            await asyncio.to_thread(workers[kill % WORKERS].restart)
+        await clients.ended()
+        all_exact(clients)
+        assert await clients.migrated() >= 20
 
 
 def test_a_worker_that_falls_silent(stack: Any) -> None:
@@ -148,19 +139,16 @@ def test_a_worker_that_falls_silent(stack: Any) -> None:
         workers[0].signal(signal.SIGCONT)
 
 
-def test_the_limit_of_the_worker(stack: Any) -> None:
+async def test_the_limit_of_the_worker(stack: Any) -> None:
     """`dynamo-worker --migration-limit` says it for its model, where the frontend says nothing."""
     frontend, workers = deployment(stack, 2, "--migration-limit", "1", limit=0)
 
-    async def run() -> None:
-        async with traffic(frontend.url) as clients:
-            await kill_in_mid_stream(clients, workers[0], 8, size=1000)
-            await until("they went on", lambda: all(len(answer.text) > 60 for answer in clients.answers), 30)
-            await asyncio.to_thread(workers[1].kill)
-            await clients.ended()
-            wrong = [answer for answer in clients.answers if not answer.clearly_failed]
-            assert not wrong, wrong[:2]
-            told = [answer for answer in clients.answers if "migration limit" in answer.error["message"]]
-            assert len(told) == await clients.metric("model_migration_exhausted_total") >= 1
-
-    asyncio.run(run())
+    async with traffic(frontend.url) as clients:
+        await kill_in_mid_stream(clients, workers[0], 8, size=1000)
+        await until("they went on", lambda: all(len(answer.text) > 60 for answer in clients.answers), 30)
+        await asyncio.to_thread(workers[1].kill)
+        await clients.ended()
+        wrong = [answer for answer in clients.answers if not answer.clearly_failed]
+        assert not wrong, wrong[:2]
+        told = [answer for answer in clients.answers if "migration limit" in answer.error["message"]]
+        assert len(told) == await clients.metric("model_migration_exhausted_total") >= 1

@@ -59,7 +59,7 @@ def test_only_a_whole_group_is_an_instance(stack: Any, within: Any) -> None:
     assert answer.status_code == 200
 
 
-def test_streams_of_a_broken_group_go_on_elsewhere(stack: Any) -> None:
+async def test_streams_of_a_broken_group_go_on_elsewhere(stack: Any) -> None:
     """A follower killed under 8 streams: those of its group migrate to the other one, all are whole, and its leader
     lives on and is routed to again once another follower has come."""
     groups = {
@@ -71,20 +71,17 @@ def test_streams_of_a_broken_group_go_on_elsewhere(stack: Any) -> None:
     leader, follower = groups["127.0.0.1:29500"]
     here = leader.ready_line(SOON)["instance"]
 
-    async def run() -> None:
-        async with traffic(frontend.url) as clients:
-            begun = clients.begin(STREAMS, 40)
-            await clients.begun(begun)
-            await asyncio.to_thread(follower.kill)
-            await clients.ended(SOON)
-            assert {(answer.text, answer.over, answer.status) for answer in begun} == {(begun[0].text, True, 200)}
-            assert {answer.usage["completion_tokens"] for answer in begun} == {TOKENS}
-            assert 1 <= await clients.migrated() <= STREAMS
-            assert here not in [await clients.where() for _ in range(4)]
-            await asyncio.to_thread(follower.restart)
-            await clients.until_it_goes_to(here, SOON)
-
-    asyncio.run(run())
+    async with traffic(frontend.url) as clients:
+        begun = clients.begin(STREAMS, 40)
+        await clients.begun(begun)
+        await asyncio.to_thread(follower.kill)
+        await clients.ended(SOON)
+        assert {(answer.text, answer.over, answer.status) for answer in begun} == {(begun[0].text, True, 200)}
+        assert {answer.usage["completion_tokens"] for answer in begun} == {TOKENS}
+        assert 1 <= await clients.migrated() <= STREAMS
+        assert here not in [await clients.where() for _ in range(4)]
+        await asyncio.to_thread(follower.restart)
+        await clients.until_it_goes_to(here, SOON)
 
 
 def test_a_follower_outlives_its_leader(stack: Any, within: Any) -> None:

@@ -46,85 +46,73 @@ async def all_well(clients: Traffic) -> None:
     assert all(answer.exact for answer in last), last
 
 
-def test_each_node_of_etcd_dies_in_turn(stack: Any) -> None:
+async def test_each_node_of_etcd_dies_in_turn(stack: Any) -> None:
     """Three nodes, each killed and started again: no request fails, and workers that come meanwhile are found."""
     nodes = stack.use_etcd_cluster()
     frontend, workers = deployment(stack, delay_ms=5)
 
-    async def run() -> None:
-        async with traffic(frontend.url) as clients:
-            clients.keep_up(4)
-            for number, node in enumerate(nodes):
-                await asyncio.to_thread(node.kill)
-                newcomer = stack.worker(f"newcomer-{number}", DYN_TOKEN_ECHO_DELAY_MS="5")
-                ready = await asyncio.to_thread(newcomer.ready_line)
-                await clients.until_it_goes_to(ready["instance"])
-                await asyncio.to_thread(workers.pop(0).signal, signal.SIGTERM)
-                workers.append(newcomer)
-                node.restart()
-                await asyncio.to_thread(stack.wait_for_node, number)
-            answers = await clients.ended()
-            assert len(answers) >= 4
-            wrong = [answer for answer in answers if not answer.exact]
-            assert not wrong, f"{len(wrong)} of {len(answers)}: {wrong[:2]}"
-
-    asyncio.run(run())
+    async with traffic(frontend.url) as clients:
+        clients.keep_up(4)
+        for number, node in enumerate(nodes):
+            await asyncio.to_thread(node.kill)
+            newcomer = stack.worker(f"newcomer-{number}", DYN_TOKEN_ECHO_DELAY_MS="5")
+            ready = await asyncio.to_thread(newcomer.ready_line)
+            await clients.until_it_goes_to(ready["instance"])
+            await asyncio.to_thread(workers.pop(0).signal, signal.SIGTERM)
+            workers.append(newcomer)
+            node.restart()
+            await asyncio.to_thread(stack.wait_for_node, number)
+        answers = await clients.ended()
+        assert len(answers) >= 4
+        wrong = [answer for answer in answers if not answer.exact]
+        assert not wrong, f"{len(wrong)} of {len(answers)}: {wrong[:2]}"
 
 
-def test_each_server_of_nats_dies_in_turn(stack: Any) -> None:
+async def test_each_server_of_nats_dies_in_turn(stack: Any) -> None:
     """Three servers with routes, each killed under 20 streams and started again: all are whole, and none waits long."""
     servers = stack.use_nats_cluster()
     frontend, _ = deployment(stack, delay_ms=20)
 
-    async def run() -> None:
-        async with traffic(frontend.url) as clients:
-            clients.keep_up(20)
-            for server in servers:
-                await clients.come_and_go(20)
-                await asyncio.to_thread(server.kill)
-                await clients.come_and_go(20)
-                server.restart()
-            answers = await clients.ended()
-            wrong = [answer for answer in answers if not answer.exact]
-            assert not wrong, f"{len(wrong)} of {len(answers)}: {wrong[:2]}"
-            gaps = sorted(answer.gap for answer in answers)
-            assert gaps[-1] < LONGEST_GAP, gaps[-5:]
-
-    asyncio.run(run())
+    async with traffic(frontend.url) as clients:
+        clients.keep_up(20)
+        for server in servers:
+            await clients.come_and_go(20)
+            await asyncio.to_thread(server.kill)
+            await clients.come_and_go(20)
+            server.restart()
+        answers = await clients.ended()
+        wrong = [answer for answer in answers if not answer.exact]
+        assert not wrong, f"{len(wrong)} of {len(answers)}: {wrong[:2]}"
+        gaps = sorted(answer.gap for answer in answers)
+        assert gaps[-1] < LONGEST_GAP, gaps[-5:]
 
 
-def test_a_restart_of_nats_under_64_streams(stack: Any) -> None:
+async def test_a_restart_of_nats_under_64_streams(stack: Any) -> None:
     """Each goes on to its end or ends in one clear error, none hangs; afterwards all is well."""
     frontend, _ = deployment(stack)
 
-    async def run() -> None:
-        async with traffic(frontend.url) as clients:
-            running = clients.begin(64, 160, x_request_timeout_ms="30000")
-            await clients.begun(running)
-            await asyncio.to_thread(stack.nats.restart)
-            clients.begin(16, 40, x_request_timeout_ms="30000")
-            answers = await clients.ended(50)
-            assert not neither(answers), neither(answers)[:2]
-            assert any(answer.exact for answer in answers)
-            await all_well(clients)
-
-    asyncio.run(run())
+    async with traffic(frontend.url) as clients:
+        running = clients.begin(64, 160, x_request_timeout_ms="30000")
+        await clients.begun(running)
+        await asyncio.to_thread(stack.nats.restart)
+        clients.begin(16, 40, x_request_timeout_ms="30000")
+        answers = await clients.ended(50)
+        assert not neither(answers), neither(answers)[:2]
+        assert any(answer.exact for answer in answers)
+        await all_well(clients)
 
 
-def test_no_request_outlives_its_deadline_while_nats_is_away(stack: Any) -> None:
+async def test_no_request_outlives_its_deadline_while_nats_is_away(stack: Any) -> None:
     """Neither those under way nor new ones: each is told so, and what comes after NATS' return is served."""
     frontend, _ = deployment(stack)
 
-    async def run() -> None:
-        async with traffic(frontend.url) as clients:
-            await clients.begun(clients.begin(8, 1500, x_request_timeout_ms="4000"))
-            await asyncio.to_thread(stack.nats.kill)
-            clients.begin(8, 40, x_request_timeout_ms="1000")
-            answers = await clients.ended(20)
-            assert all(answer.clearly_failed for answer in answers), answers
-            assert {answer.error["code"] for answer in answers} == {"deadline"}
-            assert {answer.status for answer in answers} == {200, 504}
-            stack.nats.restart()
-            await all_well(clients)
-
-    asyncio.run(run())
+    async with traffic(frontend.url) as clients:
+        await clients.begun(clients.begin(8, 1500, x_request_timeout_ms="4000"))
+        await asyncio.to_thread(stack.nats.kill)
+        clients.begin(8, 40, x_request_timeout_ms="1000")
+        answers = await clients.ended(20)
+        assert all(answer.clearly_failed for answer in answers), answers
+        assert {answer.error["code"] for answer in answers} == {"deadline"}
+        assert {answer.status for answer in answers} == {200, 504}
+        stack.nats.restart()
+        await all_well(clients)

@@ -77,8 +77,8 @@ class Clients:
 
     async def metric(self, name: str) -> float:
         text = (await self._client.get(f"{self._url}/metrics")).text
-        samples = [one for family in text_string_to_metric_families(text) for one in family.samples]
-        return sum(one.value for one in samples if one.name == f"dynamo_frontend_{name}")
+        samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+        return sum(sample.value for sample in samples if sample.name == f"dynamo_frontend_{name}")
 
     async def grows(self, name: str, by: float = 1) -> None:
         """Wait until a counter has grown from now on."""
@@ -113,7 +113,7 @@ async def traffic(url: str, size: int = 24, at_once: int = 6) -> AsyncIterator[C
 
 
 @forms
-def test_the_whole_prefill_pool_is_lost_and_comes_back(stack: Any, form: str) -> None:
+async def test_the_whole_prefill_pool_is_lost_and_comes_back(stack: Any, form: str) -> None:
     """SIGKILL of all of it: decode takes over, no request fails; then prompts are computed there again."""
     prefill, decode = mockers(stack, "prefill", count=2, **FORMS[form]), mockers(stack, "decode", count=2)
     frontend = stack.frontend()
@@ -121,23 +121,20 @@ def test_the_whole_prefill_pool_is_lost_and_comes_back(stack: Any, form: str) ->
         one.ready_line()
     frontend.wait_for(instances=2)
 
-    async def case() -> None:
-        async with traffic(frontend.url) as clients:
-            await clients.grows(REMOTE, 6)
-            prefill.kill()
-            await clients.reaches(FALLBACKS, 1)
-            await clients.more(20)
-            prefill.restart()
-            await clients.grows(REMOTE, 6)
-            fallbacks = await clients.metric(FALLBACKS)
-            await clients.grows(REMOTE, 20)
-            assert await clients.metric(FALLBACKS) == fallbacks
-
-    asyncio.run(case())
+    async with traffic(frontend.url) as clients:
+        await clients.grows(REMOTE, 6)
+        prefill.kill()
+        await clients.reaches(FALLBACKS, 1)
+        await clients.more(20)
+        prefill.restart()
+        await clients.grows(REMOTE, 6)
+        fallbacks = await clients.metric(FALLBACKS)
+        await clients.grows(REMOTE, 20)
+        assert await clients.metric(FALLBACKS) == fallbacks
 
 
 @forms
-def test_a_decode_worker_is_lost(stack: Any, form: str) -> None:
+async def test_a_decode_worker_is_lost(stack: Any, form: str) -> None:
     """SIGKILL with answers under way: they go on at the other one, their prompts computed by the prefill worker."""
     prefill = mockers(stack, "prefill", **FORMS[form])
     decodes = [mockers(stack, "decode", f"decode-{n}", decode_speedup_ratio=2) for n in range(2)]
@@ -146,42 +143,36 @@ def test_a_decode_worker_is_lost(stack: Any, form: str) -> None:
         one.ready_line()
     frontend.wait_for(instances=2)
 
-    async def case() -> None:
-        async with traffic(frontend.url, size=100, at_once=8) as clients:
-            await clients.more(4)
-            decodes[0].kill()
-            await clients.reaches("model_migration_total", 1)
-            await clients.more(20)
-            fallbacks = await clients.metric(FALLBACKS)
-            await clients.grows(REMOTE, 10)
-            assert await clients.metric(FALLBACKS) == fallbacks
-
-    asyncio.run(case())
+    async with traffic(frontend.url, size=100, at_once=8) as clients:
+        await clients.more(4)
+        decodes[0].kill()
+        await clients.reaches("model_migration_total", 1)
+        await clients.more(20)
+        fallbacks = await clients.metric(FALLBACKS)
+        await clients.grows(REMOTE, 10)
+        assert await clients.metric(FALLBACKS) == fallbacks
 
 
 @forms
-def test_a_prefill_worker_that_comes_is_used_and_one_that_leaves_is_not(stack: Any, form: str) -> None:
+async def test_a_prefill_worker_that_comes_is_used_and_one_that_leaves_is_not(stack: Any, form: str) -> None:
     """First none, then one, then two, then the later one alone: nobody waits for any of it, and nothing fails."""
     decode = mockers(stack, "decode", count=2)
     frontend = stack.frontend()
     decode.ready_line()
     frontend.wait_for(instances=2)
 
-    async def case() -> None:
-        async with traffic(frontend.url) as clients:
-            assert await clients.metric(REMOTE) == 0
-            decoders = set(clients.prefills)
-            first = mockers(stack, "prefill", "first", **FORMS[form])
-            await until("the first one computes", lambda: set(clients.prefills) - decoders, 60)
-            (one,) = set(clients.prefills) - decoders
-            mockers(stack, "prefill", "second", **FORMS[form])
-            await until("the second one computes", lambda: len(set(clients.prefills) - decoders) == 2, 60)
-            (other,) = set(clients.prefills) - decoders - {one}
-            assert await asyncio.to_thread(first.stop) == 0
-            await clients.more(8)  # what it had computed before it went
-            del clients.prefills[:]
-            await clients.more(20)
-            assert set(clients.prefills) == {other}
-            assert await clients.metric(FALLBACKS) == 0
-
-    asyncio.run(case())
+    async with traffic(frontend.url) as clients:
+        assert await clients.metric(REMOTE) == 0
+        decoders = set(clients.prefills)
+        first = mockers(stack, "prefill", "first", **FORMS[form])
+        await until("the first one computes", lambda: set(clients.prefills) - decoders, 60)
+        (one,) = set(clients.prefills) - decoders
+        mockers(stack, "prefill", "second", **FORMS[form])
+        await until("the second one computes", lambda: len(set(clients.prefills) - decoders) == 2, 60)
+        (other,) = set(clients.prefills) - decoders - {one}
+        assert await asyncio.to_thread(first.stop) == 0
+        await clients.more(8)  # what it had computed before it went
+        del clients.prefills[:]
+        await clients.more(20)
+        assert set(clients.prefills) == {other}
+        assert await clients.metric(FALLBACKS) == 0

@@ -74,26 +74,23 @@ class Ended:
         self.end.set_result(error)
 
 
-def test_one_bad_request_is_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_bad_request_is_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
     """A limit that is no number is refused; a stream that breaks fails alone, and the others end whole."""
     monkeypatch.setenv(DELAY, "0")
 
-    async def main() -> None:
-        engine: Any = create_engine(WorkerSettings(engine="echo_full"), open_model(None))
-        await engine.start()
+    engine: Any = create_engine(WorkerSettings(engine="echo_full"), open_model(None))
+    await engine.start()
 
-        def submit(sink: Sink, **body: Any) -> None:
-            engine.submit(TextRequest(model="m", kind="completions", body={"prompt": "hello", **body}), sink)
+    def submit(sink: Sink, **body: Any) -> None:
+        engine.submit(TextRequest(model="m", kind="completions", body={"prompt": "hello", **body}), sink)
 
-        for bad in ("x", 1.5, -1, True):
-            with pytest.raises(InvalidArgument, match="max_tokens must be a whole number"):
-                submit(Ended(), max_tokens=bad)
-        broken, whole = Ended(breaks=True), Ended()
-        submit(broken)
-        submit(whole)
-        async with asyncio.timeout(10):
-            assert isinstance(await broken.end, ZeroDivisionError)
-            assert (await whole.end, whole.text) == (STOP, "hello")
-        await engine.stop()
-
-    asyncio.run(main())
+    for bad in ("x", 1.5, -1, True):
+        with pytest.raises(InvalidArgument, match="max_tokens must be a whole number"):
+            submit(Ended(), max_tokens=bad)
+    broken, whole = Ended(breaks=True), Ended()
+    submit(broken)
+    submit(whole)
+    async with asyncio.timeout(10):
+        assert isinstance(await broken.end, ZeroDivisionError)
+        assert (await whole.end, whole.text) == (STOP, "hello")
+    await engine.stop()

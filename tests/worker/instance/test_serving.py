@@ -259,43 +259,40 @@ def value(text: str, name: str) -> float:
     return float(line.rpartition(" ")[2])
 
 
-def test_probes_are_answered_while_the_model_loads() -> None:
+async def test_probes_are_answered_while_the_model_loads() -> None:
     """A worker that still loads is live and not ready, so that nobody restarts it for being slow."""
     loading, go_on = asyncio.Event(), asyncio.Event()
     ports: list[int] = []
 
-    async def main() -> None:
-        model = open_model(None, name="m")
-        settings = WorkerSettings(engine="mocker", endpoint=str(PATH), system_port=0)
-        engine = create_engine(settings, model)
-        whole = engine.start
+    model = open_model(None, name="m")
+    settings = WorkerSettings(engine="mocker", endpoint=str(PATH), system_port=0)
+    engine = create_engine(settings, model)
+    whole = engine.start
 
-        async def slow() -> EngineFacts:
-            loading.set()
-            await go_on.wait()
-            return await whole()
+    async def slow() -> EngineFacts:
+        loading.set()
+        await go_on.wait()
+        return await whole()
 
-        engine.start = slow  # type: ignore[method-assign]
-        async with await DistributedRuntime.in_memory() as runtime:
-            made = SystemServer.start
+    engine.start = slow  # type: ignore[method-assign]
+    async with await DistributedRuntime.in_memory() as runtime:
+        made = SystemServer.start
 
-            async def noted(self: SystemServer) -> int:
-                ports.append(await made(self))
-                return ports[0]
+        async def noted(self: SystemServer) -> int:
+            ports.append(await made(self))
+            return ports[0]
 
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(SystemServer, "start", noted)
-                starting = asyncio.create_task(serve_engine(runtime, engine, model, settings))
-                await loading.wait()
-            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{ports[0]}") as client:
-                assert (await client.get("/live")).status_code == 200
-                assert (await client.get("/health")).status_code == 503
-                go_on.set()
-                serving = await starting
-                assert (await client.get("/health")).status_code == 200
-            await serving.stop(0.0)
-
-    asyncio.run(main())
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(SystemServer, "start", noted)
+            starting = asyncio.create_task(serve_engine(runtime, engine, model, settings))
+            await loading.wait()
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{ports[0]}") as client:
+            assert (await client.get("/live")).status_code == 200
+            assert (await client.get("/health")).status_code == 503
+            go_on.set()
+            serving = await starting
+            assert (await client.get("/health")).status_code == 200
+        await serving.stop(0.0)
 
 
 def test_a_start_that_fails_leaves_nothing() -> None:

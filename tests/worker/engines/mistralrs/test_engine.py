@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -71,7 +70,7 @@ def test_the_prefix_cache_is_off() -> None:
     assert rig.engine._given["prefix_cache_n"] == 0
 
 
-def test_a_dropped_stream_is_cancelled_inside() -> None:
+async def test_a_dropped_stream_is_cancelled_inside() -> None:
     """With room for one sequence, the next begins as soon as the first is cancelled, long before its end."""
 
     async def body(rig: Rig) -> None:
@@ -84,18 +83,15 @@ def test_a_dropped_stream_is_cancelled_inside() -> None:
 
     narrow = Rig("mistralrs").settings
 
-    async def main() -> None:
-        rig = Rig("mistralrs")
-        rig.engine = create_engine(
-            WorkerSettings(engine=narrow.engine, engine_args='{"max_seqs": 1, "max_waiting": 4}'), rig.model
-        )
-        await rig.engine.start()
-        try:
-            await body(rig)
-        finally:
-            await rig.engine.stop()
-
-    asyncio.run(main())
+    rig = Rig("mistralrs")
+    rig.engine = create_engine(
+        WorkerSettings(engine=narrow.engine, engine_args='{"max_seqs": 1, "max_waiting": 4}'), rig.model
+    )
+    await rig.engine.start()
+    try:
+        await body(rig)
+    finally:
+        await rig.engine.stop()
 
 
 def test_quantised_while_it_loads() -> None:

@@ -360,7 +360,7 @@ async def answer(caller: DistributedRuntime, key: InstanceKey, made: Preprocesse
     return items
 
 
-def test_workers_tell_each_other() -> None:
+async def test_workers_tell_each_other() -> None:
     """Served over memory: roles on their cards, the hand-over names the worker that keeps it, and that one lets go."""
 
     async def case(caller: DistributedRuntime, prefill: InstanceKey, keeps: Mocker, decode: InstanceKey) -> None:
@@ -389,11 +389,8 @@ def test_workers_tell_each_other() -> None:
         await asyncio.wait_for(keeps.all_taken(), 10)
         assert not keeps.ranks[0].scheduler.held
 
-    async def main() -> None:
-        world = MemoryWorld()
-        caller = await DistributedRuntime.in_memory(world)
-        async with served(world, "prefill") as (prefill, keeps), served(world, "decode") as (decode, _):
-            await case(caller, prefill, keeps, decode)
-        await caller.shutdown(0)
-
-    asyncio.run(main())
+    world = MemoryWorld()
+    caller = await DistributedRuntime.in_memory(world)
+    async with served(world, "prefill") as (prefill, keeps), served(world, "decode") as (decode, _):
+        await case(caller, prefill, keeps, decode)
+    await caller.shutdown(0)

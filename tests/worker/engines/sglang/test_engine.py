@@ -259,7 +259,7 @@ def test_a_failed_process_of_its_is_its_death() -> None:
     run(body)
 
 
-def test_a_start_that_fails_says_why(monkeypatch: pytest.MonkeyPatch, package: type[played.Engine]) -> None:
+async def test_a_start_that_fails_says_why(monkeypatch: pytest.MonkeyPatch, package: type[played.Engine]) -> None:
     """One sentence, and nothing is left to wait for."""
 
     def fails(self: Any, server_args: Any) -> None:
@@ -267,18 +267,15 @@ def test_a_start_that_fails_says_why(monkeypatch: pytest.MonkeyPatch, package: t
 
     monkeypatch.setattr(package, "__init__", fails)
 
-    async def main() -> None:
-        engine = sglang.SgLang(
-            WorkerSettings(engine="sglang", engine_args='{"disable_radix_cache": true}'), open_model(None, name="m")
-        )
-        with pytest.raises(InvalidArgument, match="SGLang can't start: RuntimeError: no CUDA device"):
-            await engine.start()
-        await engine.stop()
-
-    asyncio.run(main())
+    engine = sglang.SgLang(
+        WorkerSettings(engine="sglang", engine_args='{"disable_radix_cache": true}'), open_model(None, name="m")
+    )
+    with pytest.raises(InvalidArgument, match="SGLang can't start: RuntimeError: no CUDA device"):
+        await engine.start()
+    await engine.stop()
 
 
-def test_a_start_that_is_given_up_ends_the_engine(
+async def test_a_start_that_is_given_up_ends_the_engine(
     monkeypatch: pytest.MonkeyPatch, package: type[played.Engine]
 ) -> None:
     """Ctrl-C while the model loads: what has just loaded is shut down, and not served."""
@@ -292,22 +289,19 @@ def test_a_start_that_is_given_up_ends_the_engine(
 
     monkeypatch.setattr(package, "__init__", slow)
 
-    async def main() -> None:
-        engine = sglang.SgLang(
-            WorkerSettings(engine="sglang", engine_args='{"disable_radix_cache": true}'), open_model(None, name="m")
-        )
-        async with asyncio.timeout(30):
-            starting = asyncio.ensure_future(engine.start())
-            await until("it loads", begun.is_set)
-            starting.cancel()
-            await asyncio.gather(starting, return_exceptions=True)
-            stopping = asyncio.ensure_future(engine.stop())
-            await asyncio.sleep(0)
-            go.set()
-            await stopping
-        assert package.made.shut_down
-
-    asyncio.run(main())
+    engine = sglang.SgLang(
+        WorkerSettings(engine="sglang", engine_args='{"disable_radix_cache": true}'), open_model(None, name="m")
+    )
+    async with asyncio.timeout(30):
+        starting = asyncio.ensure_future(engine.start())
+        await until("it loads", begun.is_set)
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        stopping = asyncio.ensure_future(engine.stop())
+        await asyncio.sleep(0)
+        go.set()
+        await stopping
+    assert package.made.shut_down
 
 
 async def test_a_follower_ends_with_its_schedulers() -> None:

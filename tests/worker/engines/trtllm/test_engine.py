@@ -237,12 +237,9 @@ async def test_a_start_that_fails_says_why(model: LocalModel, package: type[Llm]
     await engine.stop()
 
 
-def test_without_the_package(model: LocalModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_without_the_package(model: LocalModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """How to have it."""
     monkeypatch.setitem(sys.modules, "tensorrt_llm", None)
 
-    async def main() -> None:
-        with pytest.raises(InvalidArgument, match=r"run pip install .*NVIDIA's package index"):
-            await trtllm.TrtLlm(WorkerSettings(engine="trtllm"), model).start()
-
-    asyncio.run(main())
+    with pytest.raises(InvalidArgument, match=r"run pip install .*NVIDIA's package index"):
+        await trtllm.TrtLlm(WorkerSettings(engine="trtllm"), model).start()
