@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from dynamo.engine_catalog import traits_of
 from dynamo.llm import FileServer, LocalModel, ModelCard
 from dynamo.llm.kv_events.publisher import KvPublisher
 from dynamo.llm.model_card import EMBEDDING
@@ -43,7 +44,7 @@ from dynamo.worker.engine import (
 )
 from dynamo.worker.engines import takes_text
 from dynamo.worker.engines.constraints.pool import Constrained, ConstraintPool
-from dynamo.worker.engines.support.request_checks import check_images
+from dynamo.worker.engines.support.request_checks import check_images, check_traits
 from dynamo.worker.instance.absence import Absence
 from dynamo.worker.instance.canary import EngineWatch, watch_engine
 from dynamo.worker.instance.kv_transfers import KvTransfers
@@ -266,8 +267,8 @@ class _Kind(NamedTuple):
 def _kind(engine: Engine, facts: EngineFacts, settings: WorkerSettings) -> _Kind:
     if facts.embedding_dim is None:
         submit: Submit = engine.submit  # type: ignore[attr-defined] # of either kind of engine
-        if facts.images is None and not takes_text(settings):
-            submit = without_images(submit, settings.engine)
+        if not takes_text(settings):
+            submit = within_traits(submit, settings.engine, images=facts.images is not None)
         return _Kind(TextRequest if takes_text(settings) else PreprocessedRequest, submit, RequestSink)
     role = facts.role or settings.role
     if role != "aggregated":
@@ -324,11 +325,16 @@ def guided(submit: Submit, constrained: Submit, engine: str, kinds: tuple[str, .
     return choose
 
 
-def without_images(submit: Submit, engine: str) -> Submit:
-    """Return `submit` for an engine that takes no images: an answer that doesn't look at one is worse than none."""
+def within_traits(submit: Submit, engine: str, *, images: bool) -> Submit:
+    """Return `submit` for requests that an engine can answer: an answer that doesn't look at an image, or doesn't
+    keep to what is asked, is worse than none. `images`: it takes some, and checks them."""
+    traits = traits_of(engine)
 
     def choose(request: PreprocessedRequest, sink: RequestSink) -> Abort:
-        check_images(request, engine, None)
+        if not images:
+            check_images(request, engine, None)
+        if request.routing is not None or request.sampling_options.bad_words is not None:
+            check_traits(request, engine, traits)
         return submit(request, sink)
 
     return choose
