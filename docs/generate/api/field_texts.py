@@ -16,6 +16,8 @@ _NVEXT: Final = "Extensions of NVIDIA Dynamo: routing, priority, and what the an
 _TOOLS: Final = "Functions that the model may call. Needs a tool call parser for the model."
 _TOOL_CHOICE: Final = "Whether the model may, must or must not call a function, or which one."
 
+_SALT: Final = "The prompt's cache is shared with requests of the same salt only; on mocker and vllm."
+_ONLY: Final = "Name of the model; may be left out where only one is served."
 _SAMPLING: Final[Texts] = {
     "model": _MODEL,
     "stream": _STREAM,
@@ -53,6 +55,10 @@ _SAMPLING: Final[Texts] = {
     "metadata": _UNUSED,
     "service_tier": "Answered with `default`, the only tier.",
     "nvext": _NVEXT,
+    "bad_words": "Words that the answer doesn't have; those of several tokens on mocker and vllm only.",
+    "allowed_token_ids": "Token ids of which the answer consists.",
+    "truncate_prompt_tokens": "Keep so many tokens at the prompt's end; -1: as many as fit beside `max_tokens`.",
+    "cache_salt": _SALT,
 }
 _CHAT: Final[Texts] = {
     **_SAMPLING,
@@ -63,11 +69,11 @@ _CHAT: Final[Texts] = {
     "tools": _TOOLS,
     "tool_choice": _TOOL_CHOICE,
     "parallel_tool_calls": "Allow several calls in one answer.",
-    "chat_template": "Jinja template in place of the model's own.",
+    "chat_template": "Rejected with 400: a worker's `--chat-template` sets it.",
     "chat_template_kwargs": "Variables of the template, for example `enable_thinking`.",
     "chat_template_args": "The same, under NVIDIA Dynamo's name.",
     "add_generation_prompt": "End the prompt with the beginning of an answer (default).",
-    "continue_final_message": _UNUSED,
+    "continue_final_message": "Go on with the last message, which the assistant began.",
     "documents": _UNUSED,
     "reasoning_effort": "Given to the template, with `enable_thinking` (false for `none`).",
     "store": _UNUSED,
@@ -156,6 +162,7 @@ FIELD_TEXTS: Final[Mapping[str, Texts]] = {
         "input": "Text, token ids, or a list of either; one vector per input.",
         "encoding_format": "Vectors as numbers (`float`, default) or as base64 of 32-bit floats.",
         "dimensions": "Length of the vectors, for models that were made to be cut.",
+        "truncate_prompt_tokens": "Keep so many tokens at the end of each input; -1: as many as the context has.",
         "user": _UNUSED,
         "nvext": _NVEXT,
     },
@@ -174,14 +181,18 @@ FIELD_TEXTS: Final[Mapping[str, Texts]] = {
         "user": _UNUSED,
     },
     "TokenizeRequest": {
-        "model": _MODEL,
+        "model": _ONLY,
         "prompt": "Text to tokenize.",
         "messages": "Conversation to render by the model's template and tokenize, in place of `prompt`.",
+        "tools": _TOOLS,
+        "chat_template_kwargs": "Variables of the template, for example `enable_thinking`.",
+        "reasoning_effort": "Given to the template, with `enable_thinking` (false for `none`).",
+        "continue_final_message": "Go on with the last message, which the assistant began.",
         "add_special_tokens": "Add the model's special tokens, such as BOS.",
         "add_generation_prompt": "End the rendered conversation with the beginning of an answer.",
         "return_token_strs": "Return each token's text, too.",
     },
-    "DetokenizeRequest": {"model": _MODEL, "tokens": "Token ids to turn into text."},
+    "DetokenizeRequest": {"model": _ONLY, "tokens": "Token ids to turn into text."},
     "StreamOptions": {
         "include_usage": "Send a last chunk with the token counts.",
         "continuous_usage_stats": "Send the token counts so far with every chunk; needs `include_usage`.",
@@ -229,7 +240,7 @@ FIELD_TEXTS: Final[Mapping[str, Texts]] = {
         "agent_hints": "Priority of the request where requests wait.",
         "session_control": "Session whose requests go to one worker.",
         "router_config_override": "Weights of mode `kv` for this request.",
-        "cache_salt": "Rejected with 400: engines here aren't told it.",
+        "cache_salt": _SALT,
         "max_thinking_tokens": "Rejected with 400: use `max_tokens`, or `reasoning_effort`.",
         "routing_constraints": "Taints of workers, of which there are none here.",
         "greed_sampling": "Take the most probable token always.",

@@ -52,6 +52,10 @@ class EngineTraits:
     multi_node: bool = False
     disaggregated: bool = False
     """Prefill and decode can be workers of their own."""
+    cache_salt: bool = False
+    """It keeps the KV blocks of a request's `cache_salt` apart, or keeps none."""
+    bad_words: bool = False
+    """It leaves out words of several tokens."""
 
     @property
     def loads_weights(self) -> bool:
@@ -65,6 +69,7 @@ CATALOG: Final[dict[EngineName, EngineTraits]] = {
         engine_class="dynamo.worker.engines.vllm.engine:Vllm",
         node_class="dynamo.worker.engines.vllm.sidecar:VllmNode",
         extra="vllm", package="vllm", reads="folder", multi_node=True, disaggregated=True,
+        cache_salt=True, bad_words=True,
     ),
     EngineName.SGLANG: EngineTraits(
         title="SGLang, on GPUs, for a folder of safetensors",
@@ -92,11 +97,12 @@ CATALOG: Final[dict[EngineName, EngineTraits]] = {
         engine_class="dynamo.worker.engines.mocker.engine:Mocker",
         node_class="dynamo.worker.engines.mocker.engine:MockNode",
         reads="tokenizer", needs_model=False, cpu_only=True, multi_node=True, disaggregated=True,
+        cache_salt=True, bad_words=True,
     ),
     EngineName.ECHO_CORE: EngineTraits(
         title="the prompt's own tokens, after the chat template",
         engine_class="dynamo.worker.engines.echo:EchoCore",
-        reads="tokenizer", needs_model=False, cpu_only=True,
+        reads="tokenizer", needs_model=False, cpu_only=True, cache_salt=True,
     ),
     EngineName.ECHO_FULL: EngineTraits(
         title="the prompt's own text (also: echo; default without a model)",

@@ -81,6 +81,8 @@ class SamplingOptions(msgspec.Struct, omit_defaults=True, kw_only=True):
     min_p: float | None = None
     seed: int | None = None
     logit_bias: _Bias | None = None
+    bad_words: _Texts | None = None
+    """Texts of several tokens that an answer must not have; those of one token are in `logit_bias`."""
     guided_decoding: dict[str, Any] | None = None
     include_stop_str_in_output: bool = False
 
@@ -104,6 +106,8 @@ class RoutingHints(msgspec.Struct, omit_defaults=True, kw_only=True):
 
     dp_rank: int | None = None
     """Which of its data-parallel ranks; None: the worker chooses."""
+    cache_salt: str | None = None
+    """Requests of another salt, or none, share no KV block with it."""
 
 
 class PrefillResult(msgspec.Struct, omit_defaults=True, kw_only=True):

@@ -141,3 +141,18 @@ def test_who_leaves_is_told_from_who_listens(site: Any, engines: Any, within: An
         sock.sendall(_request())
         within("the engine has it", lambda: engine.running == 1)
     within("the engine is free", lambda: engine.cancelled == 1, 5)
+
+
+def test_http_1_0_has_no_chunks(served: Any) -> None:
+    """A stream, and a body of unknown length, end with their connection."""
+    body = json.dumps({**BODY, "stream": True}).encode()
+    asked = b"POST %s HTTP/1.0\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+    host, port = served.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=20) as connection:
+        connection.sendall(asked % (TEXT.encode(), len(body)) + body)
+        head, _, events = b"".join(iter(lambda: connection.recv(65536), b"")).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200")
+    assert b"chunked" not in head
+    assert b"connection: close" in head
+    assert events.startswith(b"data: {")
+    assert events.endswith(b"data: [DONE]\n\n")

@@ -141,6 +141,15 @@ def test_what_is_wrong_is_named(served: Any, lengths: Lengths, body: Any, param:
     assert lengths.seen == []
 
 
+def test_inputs_are_cut_at_their_beginning(served: Any, lengths: Lengths) -> None:
+    """`truncate_prompt_tokens` leaves the end of each input, also of one that the context hasn't room for."""
+    answer = served.post(URL, {**ONES, "input": ["abc", "d"], "truncate_prompt_tokens": 2}).json()
+    assert answer["usage"]["prompt_tokens"] == 3
+    assert lengths.seen[-1]["token_ids"] == [[98, 99], [100]]
+    assert served.post(URL, {**ONES, "input": [[97, 98, 99]], "truncate_prompt_tokens": 1}).status_code == 200
+    assert lengths.seen[-1]["token_ids"] == [[99]]
+
+
 def test_an_input_of_just_the_context_fits(served: Any) -> None:
     """There is no answer to leave room for; one token more says which input it was, and both counts."""
     assert served.post(URL, {"model": "v", "input": ["1", "12345678"]}).status_code == 200

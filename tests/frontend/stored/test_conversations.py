@@ -91,3 +91,19 @@ def test_wrong_items_are_refused(served: Any) -> None:
         with pytest.raises(openai.BadRequestError):
             client.conversations.items.create(made.id, items=many)
         assert client.conversations.items.list(made.id).data == []
+
+
+def test_a_response_of_a_conversation_is_gone_on_from_with_it(served: Any, echo: Any) -> None:
+    """Named as the previous one, it brings the conversation as it was then, and nothing that came later."""
+    with served.client() as client:
+        made = client.conversations.create(items=[{"type": "message", "role": "user", "content": "zero"}])
+        first = client.responses.create(**ASK, input="one", conversation=made.id)
+        client.responses.create(**ASK, input="later", conversation=made.id)
+        second = client.responses.create(**ASK, input="two", previous_response_id=first.id)
+        expected = f"User: zero\nUser: one\nAssistant: {first.output_text.strip()}\nUser: two\n"
+        assert prompt_of(echo) == f"{expected}Assistant:"
+        client.responses.create(**ASK, input="three", previous_response_id=second.id)
+        assert prompt_of(echo).startswith(f"{expected}Assistant: {second.output_text.strip()}\nUser: three")
+        client.conversations.delete(made.id)
+        with pytest.raises(openai.BadRequestError, match="isn't stored here"):
+            client.responses.create(**ASK, input="four", previous_response_id=first.id)

@@ -54,9 +54,10 @@ def test_one_call_at_most() -> None:
 
 
 def test_the_schema_of_a_named_tool() -> None:
-    """It is that of the arguments."""
+    """It is that of the arguments, of which a tool without parameters has none."""
     assert schema_for([tool("go", POINT), tool("stay")], "go", None) == POINT
-    assert schema_for([tool("stay")], "stay", None) == {"type": "object", "properties": {}}
+    none = {"type": "object", "properties": {}, "additionalProperties": False}
+    assert schema_for([tool("stay")], "stay", None) == none
 
 
 @pytest.mark.parametrize(

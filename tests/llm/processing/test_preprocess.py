@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from dynamo.llm import ContextLengthExceeded, Preprocessor, open_model
+from dynamo.llm.processing.chat_template import flatten_message
 from dynamo.llm.processing.preprocess import check_work, clip_tokens, content_size, read_prompts
 from dynamo.llm.protocols import PreprocessedRequest
 from dynamo.runtime.errors import InvalidArgument
@@ -302,3 +303,19 @@ def test_arguments_of_calls_count_as_work() -> None:
     call = {"function": {"name": "f", "arguments": "[" + "1," * 100_000 + "1]"}}
     assert content_size([{"role": "assistant", "tool_calls": [call]}]) > 1 << 19
     assert content_size([{"role": "assistant", "tool_calls": [{}, None, {"function": {"arguments": 3}}]}]) < 5000
+
+
+def test_the_last_message_is_gone_on_with(model: Preprocessor) -> None:
+    """`continue_final_message` ends the prompt with its text, and begins no other turn."""
+    begun = [*HELLO, {"role": "assistant", "content": "The answer is "}]
+    (request,) = chat(model, messages=begun, continue_final_message=True)
+    text = model.tokenizer.decode(request.token_ids, skip_special=False)
+    assert text == "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\nThe answer is"
+
+
+def test_thoughts_in_an_assistants_content(model: Preprocessor) -> None:
+    """Parts in which clients send thoughts back are no text; templates get them as reasoning."""
+    parts = [{"type": "thinking", "thinking": "Hm."}, {"type": "text", "text": "Hi"}]
+    flat = flatten_message({"role": "assistant", "content": parts}, 0)
+    assert (flat["content"], flat["reasoning_content"]) == ("Hi", "Hm.")
+    assert "reasoning_content" not in flatten_message({"role": "assistant", "content": parts[1:]}, 0)

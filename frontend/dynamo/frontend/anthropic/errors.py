@@ -20,14 +20,19 @@ _TYPES: Final = {
 class MessagesError(ApiError):
     """An answer that is an error, in the shape of the Messages API."""
 
+    request_id: str = ""
+    """The request's, where it has come so far as to have one."""
+
     @classmethod
-    def of(cls, error: ApiError) -> MessagesError:
+    def of(cls, error: ApiError, request_id: str = "") -> MessagesError:
         """Return the same error in this shape."""
         if isinstance(error, cls):
             return error
-        return cls(
+        made = cls(
             error.status, error.message, code=error.code, kind=error.kind, param=error.param, headers=error.headers
         )
+        made.request_id = request_id
+        return made
 
     def told(self) -> dict[str, Any]:
         """Return the object that clients read."""
@@ -35,7 +40,7 @@ class MessagesError(ApiError):
         error: dict[str, Any] = {"type": _TYPES.get(self.status, other), "message": self.message}
         if self.code in (THREAD_NOT_FOUND, THREAD_UNSUPPORTED):  # the SDK reads it, and goes on without a thread
             error["details"] = {"error_code": self.code, "unsupported": ["thread"]}
-        return {"type": "error", "error": error}
+        return {"type": "error", "error": error, **({"request_id": self.request_id} if self.request_id else {})}
 
     def body(self) -> bytes:
         return msgspec.json.encode(self.told())

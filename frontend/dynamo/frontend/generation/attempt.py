@@ -122,7 +122,7 @@ class Attempt:
         assert worker is not None
         assert key is not None
         if self.rank is not None and worker.ranks > 1 and isinstance(request, PreprocessedRequest):
-            request = msgspec.structs.replace(request, routing=RoutingHints(dp_rank=self.rank))
+            request = msgspec.structs.replace(request, routing=_to_rank(request.routing, self.rank))
         on_item: OnItem = owner.on_item
         if self._suspect is not None and self._models.suspects is not None:
             on_item = self._models.suspects.trial(self._suspect, key, on_item)
@@ -176,3 +176,8 @@ class Attempt:
             models.ended(self._hints)
         if models.gate is not None:
             models.gate.eased()
+
+
+def _to_rank(routing: RoutingHints | None, rank: int) -> RoutingHints:
+    """Return what a request says to its worker, with the rank that was chosen."""
+    return RoutingHints(dp_rank=rank, cache_salt=None if routing is None else routing.cache_salt)

@@ -33,7 +33,7 @@ def opener(cycle: RequestResponseCycle, flow: FlowControl) -> Callable[[int, Hea
     """
 
     def begin(status: int, headers: Headers, data: bytes, last: bool) -> bool:
-        if flow.write_paused or cycle.response_started or cycle.disconnected or cycle.access_log:
+        if flow.write_paused or cycle.response_started or cycle.disconnected or cycle.access_log or is_unframed(cycle):
             return False
         lines = [STATUS_LINE[status], *map(_line, cycle.default_headers), *map(_line, headers)]
         if b"" in lines:
@@ -53,6 +53,31 @@ def opener(cycle: RequestResponseCycle, flow: FlowControl) -> Callable[[int, Hea
         return True
 
     return begin
+
+
+class _AnyLength(int):
+    """Length of a body that ends with its connection: uvicorn, which counts down, finds it right whatever comes."""
+
+    def __lt__(self, other: object) -> bool:
+        return False
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+    def __sub__(self, other: int) -> _AnyLength:
+        return self
+
+    __hash__ = int.__hash__
+
+
+def unframe(cycle: RequestResponseCycle) -> None:
+    """Have an answer of no known length end with its connection: HTTP/1.0 has no chunks (RFC 9112, section 6.1)."""
+    cycle.chunked_encoding, cycle.expected_content_length = False, _AnyLength()
+
+
+def is_unframed(cycle: RequestResponseCycle) -> bool:
+    """Tell whether the answer, not begun yet, is such a one."""
+    return cycle.chunked_encoding is False
 
 
 @functools.lru_cache(maxsize=64)

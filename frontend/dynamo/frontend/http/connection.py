@@ -17,7 +17,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from dynamo.frontend.errors import ApiError, overloaded
-from dynamo.frontend.http.chunked_answer import LingeringTransport, opener, writer
+from dynamo.frontend.http.chunked_answer import LingeringTransport, opener, unframe, writer
 from dynamo.frontend.http.connection_shares import State
 from dynamo.frontend.http.cors import Headers
 from dynamo.runtime.http.protocol import BadRequestError, BoundedProtocol, Fault, Phase
@@ -115,6 +115,8 @@ class Connection(BoundedProtocol):
         self.scope[CONNECTION] = self  # type: ignore[typeddict-unknown-key]
         super().begin_request()
         self.cycle.transport = cast("asyncio.Transport", self._gentle)
+        if self.scope["http_version"] == "1.0":
+            unframe(self.cycle)
         if self.server_state.draining:
             self.cycle.keep_alive = False
             if self.scope["method"] == "POST":

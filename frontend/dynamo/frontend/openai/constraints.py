@@ -8,18 +8,19 @@ to a schema, which the worker's engine has to be able to do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
 import msgspec
 
 from dynamo.frontend.errors import ApiError, bad_request, shown
+from dynamo.frontend.openai.custom_tools import customs
 from dynamo.frontend.openai.request_structs import MAX_GRAMMAR, MAX_GUIDED_CHOICES
 from dynamo.frontend.openai.tools import is_legacy
 from dynamo.llm.parsers.events import Parser
 from dynamo.llm.parsers.factory import ParserFactory, call_id
-from dynamo.llm.parsers.forced_calls import REQUIRED, ForcedParser, schema_for
+from dynamo.llm.parsers.forced_calls import REQUIRED, ForcedParser, InputParser, schema_for
 from dynamo.llm.parsers.parser import FirstCalls
 from dynamo.llm.processing.request_options import field
 
@@ -156,6 +157,8 @@ class Parsing(msgspec.Struct, frozen=True):
     forced: bool = False
     legacy: bool = False
     """Calls are told as `function_call`."""
+    customs: Collection[str] = ()
+    """Tools whose calls are told as those of custom ones."""
 
 
 def check_tool_choice(choice: Any) -> None:
@@ -186,6 +189,8 @@ def constrained(body: Mapping[str, Any], forced: Forced) -> dict[str, Any]:
     if others:
         text = f"tool_choice: it can't be combined with {others[0]}, since both constrain the answer; use auto."
         raise bad_request(text, "tool_choice")
+    if grammar := customs(body).get(forced.name or ""):
+        return {**body, "guided_grammar": grammar}
     most = 1 if body.get("parallel_tool_calls") is False else None
     schema = schema_for(body.get("tools") or [], forced.name, most)
     check_constraint("tools", schema)
@@ -200,7 +205,7 @@ def parsing_of(
         return _forced(reading, body, forced, prompt_ids)
     if reading is None or (make := reading.parsers(body, prompt_ids)) is None:
         return None
-    return Parsing(make, reading.new_id, reading.shown(body), legacy=is_legacy(body))
+    return Parsing(make, reading.new_id, reading.shown(body), legacy=is_legacy(body), customs=customs(body))
 
 
 def _forced(
@@ -208,7 +213,10 @@ def _forced(
 ) -> Parsing:
     thoughts, shown = (None, {}) if reading is None else reading.without_tools(body, prompt_ids)
     made: Callable[[], Parser] = partial(ForcedParser, forced.name, thoughts)
+    tools = customs(body)
+    if forced.name is not None and tools.get(forced.name):
+        made = partial(InputParser, forced.name)
     new_id = call_id if reading is None else reading.new_id
     if body.get("parallel_tool_calls") is False:
-        return Parsing(lambda: FirstCalls(made()), new_id, shown, forced=True, legacy=is_legacy(body))
-    return Parsing(made, new_id, shown, forced=True)
+        return Parsing(lambda: FirstCalls(made()), new_id, shown, forced=True, legacy=is_legacy(body), customs=tools)
+    return Parsing(made, new_id, shown, forced=True, customs=tools)

@@ -76,8 +76,8 @@ class Nvext(Struct):
     session_control: SessionControl | None = None
     router_config_override: RouterConfigOverride | None = None
     cache_salt: Label | None = None
-    """The next two would change answers or who shares a cache, and no engine is told: `routing/hints.py` refuses."""
     max_thinking_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    """It would change answers, and no engine is told: `routing/hints.py` refuses."""
     routing_constraints: RoutingConstraints | None = None
     greed_sampling: Any = None
     use_raw_prompt: Any = None

@@ -36,6 +36,7 @@ def size(most: int) -> Meta:
 Unit: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 Penalty: TypeAlias = Annotated[float, Meta(ge=-2, le=2)]
 Count: TypeAlias = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Truncation: TypeAlias = Annotated[int, Meta(ge=-1, le=2**31 - 1)]
 TokenId: TypeAlias = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Seed: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Name: TypeAlias = Annotated[str, Meta(max_length=MAX_NAME)]
@@ -100,6 +101,10 @@ class Sampling(Struct, kw_only=True):
     skip_special_tokens: bool | None = None
     add_special_tokens: bool | None = None
     prompt_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    bad_words: Annotated[list[Annotated[str, Meta(max_length=LONGEST_STOP)]], Meta(max_length=MOST_STOPS)] | None = None
+    allowed_token_ids: Annotated[list[TokenId], Meta(min_length=1, max_length=1024)] | None = None
+    truncate_prompt_tokens: Truncation | None = None
+    cache_salt: Name | None = None
     guided_json: Schema = None
     guided_regex: Annotated[Any, size(2 * MAX_GRAMMAR)] = None
     guided_choice: Schema = None
@@ -127,6 +132,7 @@ class ChatRequest(Sampling, kw_only=True):
     chat_template_args: Options | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
+    """The last message is the beginning of the answer."""
     documents: Annotated[list[dict[str, Any]], Meta(max_length=1024, extra={SIZE: 1024 * KB})] | None = None
     reasoning_effort: Word | None = None
     store: bool | None = None
@@ -156,6 +162,7 @@ class EmbeddingsRequest(Struct, kw_only=True):
     input: Annotated[str | Annotated[list[str | TokenId | TokenIds], Meta(max_length=MAX_VALUES)], size(WHOLE_BODY)]
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Meta(ge=1, le=MOST_DIMENSIONS)] | None = None
+    truncate_prompt_tokens: Truncation | None = None
     user: Name | None = None
     nvext: Annotated[Nvext, size(512 * KB)] | None = None
 
@@ -184,18 +191,22 @@ class ScoreRequest(Struct, kw_only=True):
 
 
 class TokenizeRequest(Struct, kw_only=True):
-    """POST /tokenize: a prompt, or messages."""
+    """POST /tokenize: a prompt, or messages; of the only model where none is named."""
 
-    model: Name
+    model: Name = ""
     prompt: Text | None = None
     messages: Annotated[list[dict[str, Any]], Meta(max_length=MAX_MESSAGES, extra={SIZE: WHOLE_BODY})] | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     return_token_strs: bool | None = None
+    tools: Tools | None = None
+    chat_template_kwargs: Options | None = None
+    reasoning_effort: Word | None = None
 
 
 class DetokenizeRequest(Struct, kw_only=True):
-    """POST /detokenize."""
+    """POST /detokenize, by the only model where none is named."""
 
-    model: Name
+    model: Name = ""
     tokens: Annotated[TokenIds, size(WHOLE_BODY)]

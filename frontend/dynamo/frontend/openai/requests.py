@@ -44,6 +44,8 @@ MAX_IN_ARGUMENTS: Final = {"containers": 32_768, "strings": 65_536, "values": 26
 MAX_NAMED: Final = 20
 """Unknown fields that a message names."""
 _NAME_SHOWN: Final = 60
+_THOUGHTS: Final = ("thinking", "redacted_thinking", "reasoning")
+"""Parts in which clients send back what an assistant thought."""
 
 
 _EXPECTED = re.compile(r"^(?P<what>.*?)(?: - at (?:`key`[^`]*)?`(?P<path>[^`]*)`)?$", re.DOTALL)
@@ -206,7 +208,10 @@ def _check_chat(request: ChatRequest) -> None:
         raise bad_request("top_logprobs: needs logprobs to be true.", "top_logprobs")
     for index, message in enumerate(request.messages):
         if isinstance(message.content, list):
-            _check_parts(message.content, f"messages[{index}].content")
+            _check_parts(message.content, f"messages[{index}].content", of_assistant=message.role == "assistant")
+    if request.continue_final_message and request.add_generation_prompt:
+        text = "continue_final_message: not together with add_generation_prompt; the last message is continued."
+        raise bad_request(text, "continue_final_message")
     check_tool_choice(request.tool_choice)
     if request.modalities and request.modalities != ["text"]:
         raise bad_request("modalities: only text is supported.", "modalities", "unsupported_value")
@@ -234,11 +239,13 @@ def _arguments(call: dict[str, Any]) -> str:
     return arguments if isinstance(arguments, str) else ""
 
 
-def _check_parts(parts: list[dict[str, Any]], path: str) -> None:
+def _check_parts(parts: list[dict[str, Any]], path: str, *, of_assistant: bool) -> None:
     for index, part in enumerate(parts):
         where, kind = f"{path}[{index}]", part.get("type")
         if kind in IMAGE_KINDS:
             continue  # read once the model is known
+        if of_assistant and kind in _THOUGHTS:
+            continue
         if kind not in ("text", "input_text", "refusal"):
             text = f"{where}: content of type {shown(kind)} is not supported; use text or image_url."
             raise bad_request(text, where, "unsupported_value")

@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from dynamo.frontend.errors import ApiError, bad_request, shown
+from dynamo.frontend.openai.custom_tools import custom_tool
 from dynamo.frontend.openai.request_structs import MAX_TOOLS
 
 Fields = dict[str, Any]
@@ -102,8 +103,8 @@ def read_tools(tools: list[Fields]) -> tuple[list[Fields], Kinds]:
             functions.append(_function(tool, path))
         elif isinstance(kind, str) and kind in _KINDS:
             made = _made(_KINDS[kind], tool, path)
-            kinds[made["name"]] = _KINDS[kind]
-            functions.append({"type": "function", "function": made})
+            kinds[made["function"]["name"]] = _KINDS[kind]
+            functions.append(made)
         elif kind == "namespace":
             _add_members(tool, path, functions, kinds)
         elif not (isinstance(kind, str) and kind.startswith(LEFT_OUT)):
@@ -142,18 +143,13 @@ def _function(tool: Mapping[str, Any], path: str) -> Fields:
 
 
 def _made(kind: ToolKind, tool: Mapping[str, Any], path: str) -> Fields:
-    """Return the function that stands for another kind of tool."""
+    """Return the function tool that stands for another kind of tool."""
+    if kind is CUSTOM:
+        return custom_tool(_name(tool, path), tool.get("description"), tool.get("format"), f"{path}.format")
     described = tool.get("description")
     texts = [described if isinstance(described, str) else kind.described]
-    form = tool.get("format")
-    parameters = kind.parameters
-    if isinstance(form, Mapping) and isinstance(definition := form.get("definition"), str):
-        syntax = form.get("syntax", "lark")
-        texts.append(f"The input must match this {syntax} grammar:\n{definition}")
-        if kind is CUSTOM and syntax == "regex":
-            parameters = _object(("input",), input={**_STRING, "pattern": f"^(?:{definition})$"})
-    name = kind.name or _name(tool, path)
-    return {"name": name, "description": "\n\n".join(filter(None, texts)), "parameters": parameters}
+    made = {"name": kind.name, "description": "\n\n".join(filter(None, texts)), "parameters": kind.parameters}
+    return {"type": "function", "function": made}
 
 
 def _name(tool: Mapping[str, Any], path: str) -> str:

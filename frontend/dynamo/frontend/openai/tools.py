@@ -1,7 +1,7 @@
 """Older and newer words for tools, taken into the one form that all else reads: `tools` and `tool_choice`. Pure.
 
 `functions` and `function_call`, in a request and in its messages, are what `tools` were before; `allowed_tools` leaves
-some of the tools out. Tools that aren't functions are refused by name.
+some of the tools out. Custom tools are functions to the model (`custom_tools.py`); others are refused by name.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from dynamo.frontend.errors import bad_request, shown
+from dynamo.frontend.openai.custom_tools import CUSTOM, CustomTool, in_messages, of_chat
 from dynamo.frontend.openai.request_structs import MAX_TOOLS
 
 _ALLOWED: Final = "allowed_tools"
@@ -32,11 +33,17 @@ def take_tools(body: dict[str, Any]) -> None:
     if isinstance(tools, list):
         for index, tool in enumerate(tools):
             kind = tool.get("type") if isinstance(tool, Mapping) else "function"
-            if kind not in ("function", None):
+            if kind == CUSTOM:
+                tools[index] = of_chat(tool, f"tools[{index}]")
+            elif kind not in ("function", None):
                 where = f"tools[{index}].type"
-                text = f"{where}: {shown(kind)} is not served in chats; send a tool of type function."
+                text = f"{where}: {shown(kind)} is not served in chats; send a tool of type function or custom."
                 raise bad_request(text, where, "unsupported_value")
+        if any(isinstance(tool, CustomTool) for tool in tools) and isinstance(messages := body.get("messages"), list):
+            body["messages"] = in_messages(messages)
     choice = body.get("tool_choice")
+    if isinstance(choice, Mapping) and choice.get("type") == CUSTOM:
+        body["tool_choice"] = {"type": "function", "function": choice.get(CUSTOM)}
     if isinstance(choice, Mapping) and choice.get("type") == _ALLOWED:
         _take_allowed(body, choice)
 
@@ -109,6 +116,6 @@ def _listed(holder: Mapping[str, Any]) -> list[Any]:
 def _name(tool: Any) -> str | None:
     if not isinstance(tool, Mapping):
         return None
-    function = tool.get("function", tool)
+    function = tool.get("function", tool.get(CUSTOM, tool))
     name = function.get("name") if isinstance(function, Mapping) else None
     return name if isinstance(name, str) and name else None

@@ -32,6 +32,11 @@ def signature(thought: str) -> str:
     return f"dynamo1.{hashlib.blake2b(thought.encode(), digest_size=16).hexdigest()}"
 
 
+def tool_use_id(call_id: str) -> str:
+    """Return a call's id as Anthropic's API has them; a model's own stays as it is."""
+    return call_id.replace("call_", "toolu_", 1) if call_id.startswith("call_") else call_id
+
+
 class MessagesWriter:
     """Writer of one message. `emit` takes a stream's bytes; None: only the message is wanted."""
 
@@ -80,7 +85,7 @@ class MessagesWriter:
                 self._open("thinking", {})
             self._grow(event.text)
         elif isinstance(event, CallBegun):
-            self._open("tool_use", {"id": event.id, "name": event.name, "input": {}})
+            self._open("tool_use", {"id": tool_use_id(event.id), "name": event.name, "input": {}})
         elif isinstance(event, CallArguments):
             self._grow(event.text)
         elif isinstance(event, Ended):

@@ -11,6 +11,7 @@ from typing import Any
 
 from dynamo.frontend.generation.choice import Choice
 from dynamo.frontend.openai.constraints import Parsing
+from dynamo.frontend.openai.custom_tools import CUSTOM, INPUT, input_of
 from dynamo.frontend.responses.generation_events import (
     TOOL_CALLS,
     CallArguments,
@@ -43,6 +44,13 @@ def _function_call(event: CallBegun | CallArguments) -> dict[str, str]:
     return {"name": event.name, "arguments": ""} if isinstance(event, CallBegun) else {"arguments": event.text}
 
 
+def _as_custom(call: dict[str, Any]) -> dict[str, Any]:
+    """Return a call of a function as one of the custom tool that it stands for."""
+    function = call["function"]
+    own = {"name": function["name"], INPUT: input_of(function["arguments"])}
+    return {"id": call["id"], "type": CUSTOM, CUSTOM: own}
+
+
 def _reason(event: Ended, *, legacy: bool) -> str:
     return "function_call" if legacy and event.reason == TOOL_CALLS else event.reason
 
@@ -57,6 +65,9 @@ class ParsedStream(SseResponse):
         self._chunk = self._form.delta
         self._readers = [EventReader(self.options.parsing) for _ in range(self.options.choices)]
         self._legacy = self.options.parsing.legacy
+        self._customs = self.options.parsing.customs
+        self._inputs: dict[int, tuple[int, list[str]]] = {}
+        """Of choices whose last call is one of a custom tool: which, and what its function's arguments are so far."""
 
     def text(self, choice: Choice, text: str) -> None:
         self._heard()
@@ -94,13 +105,29 @@ class ParsedStream(SseResponse):
         elif isinstance(event, CallBegun | CallArguments) and self._legacy:
             self._delta(index, {"function_call": _function_call(event)})
         elif isinstance(event, CallBegun):
-            named = {"name": event.name, "arguments": ""}
-            head = {"index": event.index, "id": event.id, "type": "function", "function": named}
-            self._delta(index, {"tool_calls": [head]})
+            self._begin_call(index, event)
+        elif isinstance(event, CallArguments) and index in self._inputs:
+            self._inputs[index][1].append(event.text)
         elif isinstance(event, CallArguments):
             self._delta(index, {"tool_calls": [{"index": event.index, "function": {"arguments": event.text}}]})
         elif isinstance(event, Ended):
+            self._end_input(index)
             choice.finish_reason = _reason(event, legacy=self._legacy)
+
+    def _begin_call(self, index: int, event: CallBegun) -> None:
+        self._end_input(index)
+        head: dict[str, Any] = {"index": event.index, "id": event.id}
+        if event.name in self._customs:
+            self._inputs[index] = event.index, []
+            head |= {"type": CUSTOM, CUSTOM: {"name": event.name, INPUT: ""}}
+        else:
+            head |= {"type": "function", "function": {"name": event.name, "arguments": ""}}
+        self._delta(index, {"tool_calls": [head]})
+
+    def _end_input(self, index: int) -> None:
+        """Say the input of a custom tool's call, which is read out of the arguments once they are whole."""
+        if (call := self._inputs.pop(index, None)) is not None:
+            self._delta(index, {"tool_calls": [{"index": call[0], CUSTOM: {INPUT: input_of("".join(call[1]))}}]})
 
     def _delta(self, index: int, delta: dict[str, Any]) -> None:
         if self._seen[index]:
@@ -120,6 +147,7 @@ class ParsedWhole(JsonResponse):
         assert self.options.parsing is not None, "else it is a JsonResponse"
         self._readers = [EventReader(self.options.parsing) for _ in range(self.options.choices)]
         self._legacy = self.options.parsing.legacy
+        self._customs = self.options.parsing.customs
         self._thoughts: list[list[str]] = [[] for _ in self._readers]
         self._calls: list[list[dict[str, Any]]] = [[] for _ in self._readers]
 
@@ -157,5 +185,6 @@ class ParsedWhole(JsonResponse):
             message["reasoning_content"] = "".join(thoughts)
         if calls:
             message["content"] = message["content"] or None
-            message |= {"function_call": calls[0]["function"]} if self._legacy else {"tool_calls": calls}
+            told = [_as_custom(call) if call["function"]["name"] in self._customs else call for call in calls]
+            message |= {"function_call": calls[0]["function"]} if self._legacy else {"tool_calls": told}
         return body

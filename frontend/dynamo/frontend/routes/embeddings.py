@@ -19,7 +19,6 @@ from dynamo.frontend.generation.request_scope import RequestScope
 from dynamo.frontend.http.requests import ClientGone, Receive, Scope
 from dynamo.frontend.limits.request_threads import Turn, at_once
 from dynamo.frontend.openai import requests as openai
-from dynamo.frontend.openai.body import decode
 from dynamo.frontend.openai.request_structs import EmbeddingsRequest
 from dynamo.frontend.responses.embeddings import Embedding, Waiting, answer, pieces
 from dynamo.frontend.responses.stream import CLIENT_STALL, Headers, Send, respond
@@ -115,7 +114,7 @@ class _Job(Job):
             return msgspec.structs.replace(request, input=""), made, len(inputs), models, hints
 
     def _understand(self, raw: bytes) -> tuple[EmbeddingsRequest, list[Input]]:
-        body = decode(raw, EmbeddingsRequest)
+        body = self._decoded(raw, EmbeddingsRequest)
         request, inputs = openai.read_embeddings(body)
         self._intake.check_fields(body, EmbeddingsRequest, self._headers)
         return request, inputs
@@ -142,7 +141,7 @@ class _Job(Job):
         self._preparing = self._services.clock()
         preprocessor = models.model.preprocessor
         if preprocessor is not None:
-            ids = await tokenised(inputs, preprocessor, blocking=blocking)
+            ids = await tokenised(inputs, preprocessor, blocking=blocking, most=request.truncate_prompt_tokens)
             return EmbeddingRequest(
                 model=models.name, token_ids=ids, dimensions=request.dimensions, mdc_sum=models.digest
             )

@@ -22,7 +22,6 @@ from dynamo.frontend.images.request_images import RequestImages
 from dynamo.frontend.limits.concurrency_limits import caller_of
 from dynamo.frontend.limits.request_threads import Turn, at_once
 from dynamo.frontend.openai import requests as openai
-from dynamo.frontend.openai.body import decode
 from dynamo.frontend.openai.constraints import Parsing, constrained, constraint_of, forced_by, parsing_of
 from dynamo.frontend.openai.request_structs import ChatRequest, CompletionRequest
 from dynamo.frontend.responses.extra_events import count_each, tell_prompts
@@ -170,7 +169,7 @@ class GenerateJob(Job):
 
     def _understand(self, raw: bytes) -> tuple[dict[str, Any], ChatRequest | CompletionRequest]:
         services, kind = self._services, ChatRequest if self._chat else CompletionRequest
-        body = decode(raw, kind)
+        body = self._decoded(raw, kind)
         if services.settings.request_defaults is not None:
             services.settings.request_defaults.fill(body, chat=self._chat)
         self._spelled = translate(body)

@@ -13,7 +13,6 @@ from dynamo.frontend.anthropic.request_structs import MessagesRequest
 from dynamo.frontend.anthropic.requests import named, read_messages
 from dynamo.frontend.errors import ApiError, bad_request, shown
 from dynamo.frontend.http.requests import Receive, Scope, header
-from dynamo.frontend.openai.body import decode
 from dynamo.frontend.openai.request_structs import ChatRequest
 from dynamo.frontend.responses.event_answer import Emit
 from dynamo.frontend.responses.messages_writer import MessagesWriter
@@ -47,14 +46,14 @@ class MessagesJob(EventJob):
         return named(super().named(error))
 
     def answer_to(self, error: ApiError | DynamoException) -> ApiError:
-        return MessagesError.of(super().answer_to(error))
+        return MessagesError.of(super().answer_to(error), self._rid)
 
     async def run(self, scope: Scope, receive: Receive, send: Send) -> None:
         check_version(scope)
         await super().run(scope, receive, send)
 
     def _read(self, raw: bytes) -> tuple[dict[str, Any], ChatRequest]:
-        body = decode(raw, MessagesRequest)
+        body = self._decoded(raw, MessagesRequest)
         self._caches = b'"cache_control"' in raw  # in a text its quotes are escaped
         self._fill(body)
         self._intake.check_fields(body, MessagesRequest, self._headers)

@@ -36,7 +36,7 @@ from dynamo.frontend.http.requests import (
 from dynamo.frontend.limits.concurrency_limits import Slot, caller_of
 from dynamo.frontend.limits.request_threads import Turn
 from dynamo.frontend.metrics import OVERLOAD, ModelMeter, error_type
-from dynamo.frontend.openai.body import SMALL
+from dynamo.frontend.openai.body import SMALL, decode
 from dynamo.frontend.request_log.log import Event, RequestRecord, Wait
 from dynamo.frontend.responses.stream import ClientConnection, Headers, PlainWire, Send, respond_error
 from dynamo.frontend.routing.admission_gate import AdmissionGate, QueuedRequest
@@ -228,11 +228,16 @@ async def until_over(scope: Scope, receive: Receive) -> None:
 class Job(ABC):
     """One request on its way."""
 
+    _does = ""
+    """What it wants of a model."""
+
     def __init__(self, services: Services, endpoint: str, rid: str, headers: Headers) -> None:
         self._services, self._endpoint = services, endpoint
         self._rid, self._headers = rid, headers
         self._began = services.clock()
         self._model, self._kind = UNKNOWN, "unary"
+        self._named: Any = None
+        """The model that its body names."""
         self._meter: ModelMeter | None = None
         self._over = self._queued = self._dispatched = False
         self._preparing = self._ready_at = self._admitted = self._sent_at = self._first = 0.0
@@ -277,6 +282,12 @@ class Job(ABC):
             raise ClientGone
         if deadline is not None and time.monotonic() >= deadline:
             raise DeadlineExceeded("the request's time limit passed before its prompt was read")
+
+    def _decoded(self, raw: bytes, kind: type[msgspec.Struct]) -> dict[str, Any]:
+        """Return its body, which may be refused yet; it is counted for the model that it names."""
+        body = decode(raw, kind)
+        self._named = body.get("model")
+        return body
 
     async def _find(self, name: str, answers: int, does: str, turn: Turn | None = None) -> ModelSet:
         """Find the model that it names, for so many answers of a kind; while it waits for one, others have the turn."""
@@ -371,6 +382,8 @@ class Job(ABC):
         if self.trace is not None:
             self.trace.ended(status, code)
         error = error_type(status, code) if status != 200 else ""
+        if error and self._model is UNKNOWN and isinstance(named := self._named, str):
+            self._model = named if self._services.pool.is_served(named, self._does) else UNKNOWN
         self._services.metrics.ended(self._model, self._endpoint, self._kind, error)
         now = self._services.clock()
         took = now - self._began

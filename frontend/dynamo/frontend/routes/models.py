@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
@@ -24,6 +24,10 @@ from dynamo.frontend.services import Services
 from dynamo.llm.processing.preprocess import Preprocessor
 from dynamo.runtime.errors import DeadlineExceeded
 
+_TEMPLATE_FIELDS: Final = (
+    "messages", "add_generation_prompt", "continue_final_message", "tools", "chat_template_kwargs", "reasoning_effort",
+)  # fmt: skip
+"""What a chat's template sees."""
 Asked = TypeVar("Asked", TokenizeRequest, DetokenizeRequest)
 
 
@@ -82,11 +86,7 @@ def _describe(models: ModelSet, pool: ModelPool) -> dict[str, Any]:
 
 
 def _tokenizer_info(pool: ModelPool, name: str) -> dict[str, Any]:
-    served = pool.served()
-    if not name and len(served) != 1:
-        text = "model: several models are served, or none; name one as ?model=NAME."
-        raise ApiError(404, text, code="model_not_found", param="model")
-    models = pool.find(name or served[0].name)
+    models = pool.find(name or _only(pool))
     if models.model is None or models.model.preprocessor is None:
         text = f"The model '{models.name}' takes text; it has no tokenizer here."
         raise ApiError(400, text, code="unsupported_value", param="model")
@@ -97,6 +97,15 @@ def _tokenizer_info(pool: ModelPool, name: str) -> dict[str, Any]:
         "vocab_size": card.vocab_size or preprocessor.tokenizer.vocab_size, "eos_token_ids": card.eos_token_ids,
         "chat_template": preprocessor.template_text, **special,
     }  # fmt: skip
+
+
+def _only(pool: ModelPool) -> str:
+    """Return the name of the only model; raises the 404 where a request has to name one."""
+    served = pool.served()
+    if len(served) != 1:
+        text = "model: several models are served, or none; name one in model."
+        raise ApiError(404, text, code="model_not_found", param="model")
+    return served[0].name
 
 
 async def _answered(
@@ -130,10 +139,11 @@ def _understand(intake: Intake, raw: bytes, kind: type[Asked], headers: Headers)
 
 
 def _preprocessor(services: Services, intake: Intake, asked: TokenizeRequest | DetokenizeRequest) -> Preprocessor:
-    intake.to_model(asked.model)
-    loaded = services.pool.find(asked.model).model
+    name = asked.model or _only(services.pool)
+    intake.to_model(name)
+    loaded = services.pool.find(name).model
     if loaded is None or loaded.preprocessor is None:
-        text = f"The model '{asked.model}' takes text; it has no tokenizer here."
+        text = f"The model '{name}' takes text; it has no tokenizer here."
         raise ApiError(400, text, code="unsupported_value", param="model")
     return loaded.preprocessor
 
@@ -145,7 +155,7 @@ def _tokens_of(preprocessor: Preprocessor, asked: TokenizeRequest) -> dict[str, 
         special = True if asked.add_special_tokens is None else asked.add_special_tokens
         ids = preprocessor.encode(asked.prompt, add_special=special)
     else:
-        body = {"messages": asked.messages, "add_generation_prompt": asked.add_generation_prompt}
+        body = {field: getattr(asked, field) for field in _TEMPLATE_FIELDS}
         ids = preprocessor.encode(preprocessor.chat_prompt(body), add_special=False)
     texts = [preprocessor.tokenizer.token_bytes(token).decode("utf-8", "replace") for token in ids]
     strings = {"token_strs": texts} if asked.return_token_strs else {}

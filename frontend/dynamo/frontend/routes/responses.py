@@ -11,7 +11,6 @@ from dynamo.frontend.errors import ApiError, bad_request, overloaded
 from dynamo.frontend.http.asgi_call import Exchange
 from dynamo.frontend.http.body_budget import Share
 from dynamo.frontend.http.requests import Receive, Scope, headers_of
-from dynamo.frontend.openai.body import decode
 from dynamo.frontend.openai.chat_builder import shortened
 from dynamo.frontend.openai.request_structs import ChatRequest, CompletionRequest
 from dynamo.frontend.openai.responses_input import trimmed
@@ -116,7 +115,7 @@ class ResponsesJob(EventJob):
                 self._earlier = Earlier()
 
     def _read(self, raw: bytes) -> tuple[dict[str, Any], ChatRequest]:
-        body = decode(raw, ResponsesRequest)
+        body = self._decoded(raw, ResponsesRequest)
         self._fill(body)
         self._intake.check_fields(body, ResponsesRequest, self._headers)
         self._earlier.refer(body, self._services.settings.body_limit)
@@ -230,8 +229,9 @@ class ResponsesJob(EventJob):
         response, items = self._said
         run = self._run
         kept = StoredResponse(
-            self._writing.response["id"], self._owner, response, self._input, self._previous, items,
-            self._items + len(items), background=run is not None, log=None if run is None else run.log,
+            self._writing.response["id"], self._owner, response, self._input,
+            self._previous or self._conversation, items, self._items + len(items), background=run is not None,
+            log=None if run is None else run.log,
         )  # fmt: skip
         self._services.stored.store.keep(kept)
 

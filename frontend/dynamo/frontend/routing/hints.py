@@ -108,9 +108,7 @@ def _from_nvext(hints: Hints, nvext: Nvext) -> None:
 def _refuse_unserved(nvext: Nvext) -> None:
     """Raise the 400 of a field that no worker here can keep to: ignored, it would look as if it were kept."""
     name = why = ""
-    if nvext.cache_salt:
-        name, why = "cache_salt", "engines here aren't told, so the prompt's cache would be shared; leave it out"
-    elif nvext.max_thinking_tokens is not None:
+    if nvext.max_thinking_tokens is not None:
         name, why = "max_thinking_tokens", "use max_tokens, or reasoning_effort"
     elif (constraints := nvext.routing_constraints) is not None and constraints.required_taints:
         name, why = "routing_constraints.required_taints", "workers here have no taints; use backend_instance_id"

@@ -15,7 +15,7 @@ from typing import Final
 from dynamo.frontend.openai.nvext import RouterConfigOverride
 from dynamo.frontend.routing.kv_options import KvOptions
 from dynamo.llm.kv.cost import Weights
-from dynamo.llm.kv.image_blocks import cached_prompt
+from dynamo.llm.kv.image_blocks import cached_prompt, is_plain
 from dynamo.llm.kv.index import Rank
 from dynamo.llm.kv.scheduler import Decision, KvScheduler, Prompt, rivals
 from dynamo.llm.kv_events.replica_sync import Shared, Sharing
@@ -169,7 +169,7 @@ class KvRouting:
 
     def ticket(self, request: PreprocessedRequest, changes: RouterConfigOverride | None = None) -> KvAttempt:
         """Make what one attempt of a request needs; `changes`: what it says of weights."""
-        if request.images is None:
+        if is_plain(request):
             prompt = self.router.prompt(request.token_ids)
         else:
             tokens, media = cached_prompt(request, self.router.block_size)

@@ -16,12 +16,16 @@ import msgspec
 
 from dynamo.frontend.errors import ApiError, bad_request, overloaded, unavailable
 from dynamo.frontend.openai.request_structs import MAX_MESSAGES
-from dynamo.frontend.stored.store import StoredResponse, StoredResponses
+from dynamo.frontend.stored.store import CONVERSATIONS, StoredResponse, StoredResponses
 
 PREFIX: Final = "conv"
 _TRIES: Final = 8
 _MOST: Final = 4 << 20
 """Bytes of a conversation: whoever goes on with it reads all of it."""
+
+
+class _Named(msgspec.Struct):
+    id: str = ""
 
 
 class Change(msgspec.Struct, array_like=True):
@@ -39,7 +43,21 @@ class Change(msgspec.Struct, array_like=True):
 
 def is_conversation(name: str) -> bool:
     """Tell whether an id is one of a conversation."""
-    return name.startswith(PREFIX + "_")
+    return name.startswith(CONVERSATIONS)
+
+
+def before(conversation: StoredResponse, response: StoredResponse) -> StoredResponse | None:
+    """Return a conversation as it was before a response that was made in it; None where that isn't in it any more.
+
+    Takes long: it reads all of it.
+    """
+    items = msgspec.json.decode(conversation.input, type=list[msgspec.Raw])
+    ids = [msgspec.json.decode(item, type=_Named).id for item in items]
+    if not response.items or response.items[0] not in ids:
+        return None
+    asked = response.count - len(response.items)
+    kept = items[: max(0, ids.index(response.items[0]) - asked)]
+    return msgspec.structs.replace(conversation, input=msgspec.json.encode(kept), count=len(kept))
 
 
 def new_conversation(name: str, owner: bytes, metadata: dict[str, Any]) -> StoredResponse:

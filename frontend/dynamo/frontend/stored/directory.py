@@ -18,7 +18,15 @@ import msgspec
 from dynamo.frontend.errors import ApiError, bad_request
 from dynamo.frontend.openai.request_structs import MAX_MESSAGES
 from dynamo.frontend.stored.background import Background, not_in_background
-from dynamo.frontend.stored.conversations import Change, Conversations, is_conversation, missing, pieces, together
+from dynamo.frontend.stored.conversations import (
+    Change,
+    Conversations,
+    before,
+    is_conversation,
+    missing,
+    pieces,
+    together,
+)
 from dynamo.frontend.stored.event_log import EventLog
 from dynamo.frontend.stored.peers import Found, GoneProcess, Peers, Question, unwired, wired
 from dynamo.frontend.stored.store import StoredResponse, StoredResponses, unknown
@@ -75,9 +83,7 @@ class ResponseDirectory:
         at: str | None = response_id
         items, left = 0, most
         while at is not None:
-            if is_conversation(at):
-                raise _not_found(response_id, at)
-            part = await self._part(owner, at, left)
+            part = await (self._before(owner, at, chain) if is_conversation(at) else self._part(owner, at, left))
             if not part or part[0].id != at:
                 raise _not_found(response_id, at)
             chain += part
@@ -89,6 +95,19 @@ class ResponseDirectory:
                 text = f"previous_response_id: the conversation has more than {bound}; send the part that matters."
                 raise bad_request(text, "previous_response_id", "conversation_too_long")
         return chain
+
+    async def _before(self, owner: bytes, name: str, chain: list[StoredResponse]) -> list[StoredResponse]:
+        """Return the conversation that the last of a chain was made in, as it was then; nothing where it is gone."""
+        if not chain:
+            return []
+        try:
+            conversation = await self.conversation(owner, name)
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            return []
+        earlier = await asyncio.to_thread(before, conversation, chain[-1])
+        return [] if earlier is None else [earlier]
 
     async def _part(self, owner: bytes, response_id: str, most: int) -> list[StoredResponse]:
         node = self._node(response_id)

@@ -20,6 +20,8 @@ from dynamo.frontend.limits.settings import StoredResponsesSettings
 from dynamo.frontend.stored.event_log import EventLog
 
 _OWNERS: Final = (b"x-tenant-id", b"authorization", b"x-api-key")
+CONVERSATIONS: Final = "conv_"
+"""Beginning of conversations' ids."""
 _OVERHEAD: Final = 1024
 """Bytes that a response takes beside its own."""
 _PER_ITEM: Final = 256
@@ -34,6 +36,7 @@ class StoredResponse(msgspec.Struct):
     input: bytes
     """Its own input's items."""
     previous: str | None
+    """What it goes on from: a response, or a conversation, which has it, too."""
     items: list[str] = []
     """Ids of what it says, which clients may send in the place of it."""
     count: int = 0
@@ -146,7 +149,9 @@ class StoredResponses:
         at: str | None = response_id
         with self._lock:
             self._expire()
-            while at is not None and most >= 0 and (stored := self._found(owner, at)) is not None:
+            while at is not None and most >= 0 and not at.startswith(CONVERSATIONS):
+                if (stored := self._found(owner, at)) is None:
+                    break
                 chain.append(stored)
                 at, most = stored.previous, most - stored.part
         return chain

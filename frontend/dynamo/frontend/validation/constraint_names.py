@@ -28,9 +28,6 @@ _ALONE: Final = {
 _FORMAT: Final = "format"
 _SPELLINGS: Final = frozenset((STRUCTURED, _FORMAT, *_ALONE))
 _UNSERVED: Final = {
-    "truncate_prompt_tokens": "send a prompt that fits, which /tokenize counts",
-    "bad_words": "use logit_bias with the token ids",
-    "allowed_token_ids": "use guided_choice, guided_regex or logit_bias",
     "logits_processors": "use logit_bias, or a constraint",
     "logits_processor": "use logit_bias, or a constraint",
     "custom_logit_processor": "use logit_bias, or a constraint",

@@ -97,6 +97,9 @@ def _check_tool(tool: Mapping[str, Any], where: str) -> None:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         text = f"{where}.function.name: expected 1 to 128 letters, digits, _ and -, got {shown(name)}."
         raise bad_request(text, f"{where}.function.name")
+    if not isinstance(strict := function.get("strict"), bool | None):
+        raise bad_request(f"{where}.function.strict: expected bool, got {shown(strict)}.", f"{where}.function.strict",
+                          "invalid_type")  # fmt: skip
     parameters = function.get("parameters")
     if parameters is not None and not isinstance(parameters, Mapping):
         text = f"{where}.function.parameters: expected a JSON schema, an object, got {shown(parameters)}."

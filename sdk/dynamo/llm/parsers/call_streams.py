@@ -183,5 +183,9 @@ def in_mistral() -> StreamForm:
 
 
 def of_forced() -> StreamForm:
-    """Make the form of the answer to `tool_choice: required`: it is a call, whatever the tool is called."""
-    return StreamForm(re.compile(rf"(?P<mark>)\s*+[\[,]?+\s*+{_CALL}", re.DOTALL))
+    """Make the form of the answer to `tool_choice: required`: it is a call, whatever the tool is called.
+
+    One that is cut before its arguments is no text that the model wanted to say.
+    """
+    head = re.compile(rf"(?P<mark>)\s*+[\[,]?+\s*+{_CALL}", re.DOTALL)
+    return StreamForm(head, tail=re.compile(r"[\s\]]*+(?:,\s*+(?:\{[^{}]*+)?+)?+"))

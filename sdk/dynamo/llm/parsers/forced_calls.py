@@ -5,6 +5,7 @@ No format of the model's own is needed for it. `schema_for` makes the schema, `F
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -55,7 +56,7 @@ def _function(tool: Any, index: int) -> Mapping[str, Any]:
 def _parameters(function: Mapping[str, Any]) -> dict[str, Any]:
     schema = function.get("parameters")
     if schema is None:
-        return {"type": "object", "properties": {}}
+        return {"type": "object", "properties": {}, "additionalProperties": False}
     if not isinstance(schema, Mapping):
         raise InvalidArgument(f"tools: the parameters of {function['name']!r} must be a JSON schema, an object")
     return dict(schema)
@@ -129,6 +130,23 @@ class ForcedParser:
             return calls_of(text)
         arguments = arguments_of(text) if text.strip() else None
         return None if arguments is None else [Call(self._name, arguments)]
+
+
+class InputParser:
+    """Says one call whose only argument is the answer, which keeps to a grammar of its own."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self._begun = name, False
+
+    def feed(self, text: str) -> list[Event]:
+        said = CallText(json.dumps(text, ensure_ascii=False)[1:-1])
+        if self._begun:
+            return [said]
+        self._begun = True
+        return [CallStart(self._name), CallText('{"input": "'), said]
+
+    def finish(self) -> list[Event]:
+        return [CallText('"}')] if self._begun else []
 
 
 _REQUIRED: Final = of_forced()

@@ -40,6 +40,9 @@ MOST_TEMPLATES: Final = 32
 _LONGEST_REFUSAL: Final = 1000
 _NONE: Final = re.compile(r"content['\"\]]*\s+is\s+(?:not\s+)?none", re.IGNORECASE)
 """A template that tells a message with calls from one with text by its content being null."""
+_REASONING: Final = "reasoning_content"
+_THOUGHTS: Final = ("thinking", "redacted_thinking", "reasoning")
+"""Parts of an assistant's content that templates get as its reasoning."""
 _TOOL: Final = "tool"
 """A template with this word has a way of its own with tools; others are given them as text (`tool_prompt.py`)."""
 _PARTS: Final = re.compile(r"""['"]image(?:_url)?['"]""")
@@ -146,6 +149,15 @@ class ChatTemplate:
         return flat
 
 
+def continued(prompt: str, messages: Sequence[Any]) -> str:
+    """Return a prompt that ends with the text of the last message, which the answer goes on with."""
+    text = flatten_message(messages[-1], len(messages) - 1)["content"].strip()
+    at = prompt.rfind(text)
+    if not text or at < 0:
+        raise InvalidArgument("continue_final_message: the prompt doesn't have the last message's text as it is")
+    return prompt[: at + len(text)]
+
+
 def _parts(content: Any, text: str, index: int, mark: ImageMark) -> Any:
     """Return a content for a template that reads parts, where images are among them; `text` is the same, flattened."""
     if not isinstance(content, list) or not any(map(is_image, content)):
@@ -166,7 +178,10 @@ def flatten_message(message: Any, index: int, mark: ImageMark | None = None) -> 
     """Return the message as templates expect it: content one text, tool arguments objects."""
     if type(message) is not dict and not isinstance(message, Mapping):
         raise InvalidArgument(f"messages[{index}] must be an object")
-    flat = {**message, "content": flatten_content(message.get("content"), index, mark)}
+    content = message.get("content")
+    flat = {**message, "content": flatten_content(content, index, mark)}
+    if isinstance(content, list) and message.get("role") == "assistant" and _REASONING not in message:
+        flat |= _reasoning(content)
     if isinstance(flat.get("tool_calls"), list):
         flat["tool_calls"] = [_parsed_call(call) for call in flat["tool_calls"]]
     return flat
@@ -180,7 +195,26 @@ def flatten_content(content: Any, index: int, mark: ImageMark | None = None) -> 
         return content
     if not isinstance(content, list):
         raise InvalidArgument(f"messages[{index}].content must be a string or a list of parts")
-    return "\n".join(_part_text(part, index, number, mark) for number, part in enumerate(content))
+    return "\n".join(
+        _part_text(part, index, number, mark) for number, part in enumerate(content) if not _is_thought(part)
+    )
+
+
+def _is_thought(part: Any) -> bool:
+    return isinstance(part, Mapping) and part.get("type") in _THOUGHTS
+
+
+def _reasoning(content: list[Any]) -> dict[str, str]:
+    thought = "\n".join(filter(None, map(_thought, content)))
+    return {_REASONING: thought} if thought else {}
+
+
+def _thought(part: Any) -> str:
+    """Return what a part says of an assistant's reasoning."""
+    if not _is_thought(part):
+        return ""
+    text = part.get("thinking", part.get("text"))
+    return text if isinstance(text, str) else ""
 
 
 def _part_text(part: Any, index: int, number: int, mark: ImageMark | None = None) -> str:

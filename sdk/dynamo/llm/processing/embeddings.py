@@ -18,6 +18,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from dynamo.llm.processing.preprocess import ContextLengthExceeded, Preprocessor, far_over
+from dynamo.llm.processing.token_limits import truncated
 from dynamo.runtime.errors import InvalidArgument
 
 MOST_INPUTS: Final = 2048
@@ -94,20 +95,22 @@ def _are_ids(given: Any) -> bool:
     return bool(min(given) >= 0 and max(given) < 2**31)
 
 
-async def tokenised(inputs: Sequence[Input], preprocessor: Preprocessor, *, blocking: bool = False) -> list[list[int]]:
+async def tokenised(
+    inputs: Sequence[Input], preprocessor: Preprocessor, *, blocking: bool = False, most: int | None = None
+) -> list[list[int]]:
     """Return the tokens of each input; `InvalidArgument` names the one that doesn't fit the model.
 
-    `blocking`: it is called in a thread, and never waits.
+    `blocking`: it is called in a thread, and never waits. `most`: of each as many tokens, at its end; -1: the context.
     """
     prompts = []
     for number, text in enumerate(inputs):
         if number % _TURN == _TURN - 1 and not blocking:
             await asyncio.sleep(0)
-        prompts.append(await _tokens(number, text, preprocessor, blocking))
+        prompts.append(await _tokens(number, text, preprocessor, blocking, most))
     return prompts
 
 
-async def _tokens(number: int, given: Input, preprocessor: Preprocessor, blocking: bool) -> list[int]:
+async def _tokens(number: int, given: Input, preprocessor: Preprocessor, blocking: bool, most: int | None) -> list[int]:
     card, tokenizer = preprocessor.card, preprocessor.tokenizer
     context = card.context_length
     if isinstance(given, str):
@@ -118,6 +121,8 @@ async def _tokens(number: int, given: Input, preprocessor: Preprocessor, blockin
         ids = tokenizer.encode(given) if blocking else await tokenizer.encode_async(given)
     else:
         ids = given
+    if most is not None:
+        given = ids = truncated(ids, most, context, 0)
     if context is not None and len(ids) > context:
         raise InputTooLong(number, len(ids), context)
     if not ids:

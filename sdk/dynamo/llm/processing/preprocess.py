@@ -15,11 +15,12 @@ import msgspec
 
 from dynamo.llm.model_card import ModelCard
 from dynamo.llm.processing import request_options as options
-from dynamo.llm.processing.chat_template import ChatTemplate, flatten_message
+from dynamo.llm.processing.chat_template import ChatTemplate, continued, flatten_message
 from dynamo.llm.processing.image_prompts import ImageMark, placed
 from dynamo.llm.processing.infill import infilled
 from dynamo.llm.processing.template_files import load_template
-from dynamo.llm.protocols import ImageInput, PreprocessedRequest
+from dynamo.llm.processing.token_limits import TOKEN_FIELDS, limit_tokens, truncated
+from dynamo.llm.protocols import ImageInput, PreprocessedRequest, RoutingHints
 from dynamo.llm.tokenizer import load_tokenizer
 from dynamo.llm.tokenizer.tokenizer import Mode, Tokenizer
 from dynamo.runtime.errors import InvalidArgument
@@ -106,7 +107,7 @@ class Preprocessor:
         large = not blocking and content_size(body.get("messages")) > _LARGE_CHAT
         prompt = await asyncio.to_thread(self.chat_prompt, body) if large else self.chat_prompt(body)
         ids = await self._encode(prompt, add_special=False, blocking=blocking)
-        return self._requests(body, [ids], chat=True)
+        return self._requests(body, [self._truncated(body, ids, chat=True)], chat=True)
 
     async def completion(self, body: Mapping[str, Any], *, blocking: bool = False) -> list[PreprocessedRequest]:
         """Return the requests of a completions body: choice c of prompt p is at `p * n + c`; else as `chat`."""
@@ -119,7 +120,9 @@ class Preprocessor:
         suffix = body.get("suffix")
         follows = await self._encode(suffix, add_special=False, blocking=blocking) if suffix else []
         for prompt in prompts:
-            ids.append(await self._prompt_ids(prompt, blocking))
+            if not isinstance(prompt, str):
+                prompt = self._truncated(body, prompt, chat=False)
+            ids.append(self._truncated(body, await self._prompt_ids(prompt, blocking), chat=False))
             if suffix:
                 ids[-1] = infilled(self.tokenizer, self.card.name, ids[-1], follows)
             tokens += len(ids[-1])
@@ -188,14 +191,17 @@ class Preprocessor:
             raise InvalidArgument("chat_template_kwargs must be an object")
         if (effort := body.get("reasoning_effort")) is not None:
             variables = {"reasoning_effort": effort, "enable_thinking": effort != "none", **(variables or {})}
-        generate = body.get("add_generation_prompt")
-        return self._template.render(
+        if body.get("chat_template"):
+            raise InvalidArgument("chat_template: not taken from requests; start the worker with --chat-template")
+        generate, continues = body.get("add_generation_prompt"), bool(body.get("continue_final_message"))
+        prompt = self._template.render(
             messages,
-            add_generation_prompt=True if generate is None else bool(generate),
+            add_generation_prompt=not continues if generate is None else bool(generate),
             tools=None if body.get("tool_choice") == "none" else body.get("tools"),
             variables=variables,
             mark=mark,
         )
+        return continued(prompt, messages) if continues else prompt
 
     def echo_texts(self, body: Mapping[str, Any]) -> list[str]:
         """Return what `echo` puts before the answers of a completions body, one text per prompt."""
@@ -227,6 +233,11 @@ class Preprocessor:
             raise InvalidArgument(f"{field} has the token id {wrong}, but the vocabulary ends at {last}")
         return list(ids)
 
+    def _truncated(self, body: Mapping[str, Any], ids: list[int], *, chat: bool) -> list[int]:
+        if (most := body.get("truncate_prompt_tokens")) is None:
+            return ids
+        return truncated(ids, most, self.card.context_length, options.wanted_tokens(body, chat) or 1)
+
     @property
     def _vocabulary(self) -> int:
         return self.card.vocab_size or self.tokenizer.vocab_size
@@ -245,6 +256,10 @@ class Preprocessor:
         check_work(sum(map(len, prompts)) + added, choices, self.card.context_length)
         annotations = options.nvext_of(body).get("annotations") or ()
         sampling = [options.sampling_options(body, choice) for choice in range(choices)]
+        if not TOKEN_FIELDS.isdisjoint(body):
+            limit_tokens(body, sampling, self.tokenizer)
+        salt = options.field(body, "cache_salt")
+        routing = RoutingHints(cache_salt=salt) if salt else None
         if (biased := sampling[0].logit_bias) and (wrong := max(map(int, biased))) >= self._vocabulary:
             last = self._vocabulary - 1
             raise InvalidArgument(f"logit_bias has the token id {wrong}, but the vocabulary ends at {last}")
@@ -264,6 +279,7 @@ class Preprocessor:
                     mdc_sum=self._digest,
                     annotations=list(annotations),
                     images=images,
+                    routing=routing,
                 )
                 for chosen in sampling
             ]

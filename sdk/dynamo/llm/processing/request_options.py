@@ -28,7 +28,7 @@ _GUIDED: Final = frozenset(
 _SHAPING: Final = _GUIDED | {"response_format", "nvext"}
 """Whatever `guided_decoding` reads."""
 IN_NVEXT: Final = frozenset({
-    *_SAMPLING, *_GUIDED, "stop_token_ids", "ignore_eos", "min_tokens",
+    *_SAMPLING, *_GUIDED, "stop_token_ids", "ignore_eos", "min_tokens", "cache_salt",
     "include_stop_str_in_output", "chat_template_kwargs", "chat_template_args",
 })  # fmt: skip
 """What `field` is asked for, here and in `preprocess.py`: whoever checks a request looks at both places."""

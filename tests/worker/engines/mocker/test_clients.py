@@ -210,7 +210,7 @@ def test_functions_as_they_were_before_tools(client: openai.OpenAI) -> None:
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "tools[0].type"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"tools": TOOLS, "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}},
          "tool_choice.allowed_tools"),
         ({"functions": [{"name": "f"}], "tools": TOOLS}, "functions"),
@@ -261,3 +261,108 @@ def test_a_call_survives_its_worker(mockers: Mockers, client: openai.OpenAI) -> 
             mockers.site.stop_worker(busy, 0)
     assert stopped
     assert arguments == text
+
+
+def test_tokens_that_an_answer_may_have(client: openai.OpenAI) -> None:
+    """Biases of 100, allowed tokens and bad words hold, in OpenAI's words and in vLLM's; bytes are tokens here."""
+    usual = client.completions.create(model="m", prompt="x", max_tokens=60).choices[0].text
+    assert "quick" in usual
+
+    def said(**extra: Any) -> str:
+        made = client.completions.create(model="m", prompt="x", max_tokens=60, extra_body=extra)
+        return made.choices[0].text
+
+    assert said(logit_bias={str(ord("z")): 100}) == "z" * 60
+    assert "o" not in said(logit_bias={str(ord("o")): -100})
+    assert set(said(allowed_token_ids=[ord("q"), ord("u")])) == {"q", "u"}
+    without = said(bad_words=["quick", "e"])
+    assert "quick" not in without
+    assert "e" not in without
+    assert "brown" in without
+
+
+def test_a_prompt_is_cut_at_its_beginning(client: openai.OpenAI) -> None:
+    """`truncate_prompt_tokens` keeps the last tokens, of a chat's prompt and of ids, too."""
+    for prompt in ("abcdefgh", [97, 98, 99, 100, 101]):
+        made = client.completions.create(
+            model="m", prompt=prompt, max_tokens=1, extra_body={"truncate_prompt_tokens": 3}
+        )
+        assert made.usage is not None
+        assert made.usage.prompt_tokens == 3
+    long = client.completions.create(
+        model="m", prompt="a" * 9000, max_tokens=92, extra_body={"truncate_prompt_tokens": -1}
+    )
+    assert long.usage is not None
+    assert long.usage.prompt_tokens == 8100
+    chat = client.chat.completions.create(
+        model="m", messages=ASK, max_tokens=1, extra_body={"truncate_prompt_tokens": 5}
+    )
+    assert chat.usage is not None
+    assert chat.usage.prompt_tokens == 5
+
+
+def test_a_salt_keeps_caches_apart(client: openai.OpenAI) -> None:
+    """A prompt is cached for its own salt only, as a field and in `nvext`."""
+
+    def cached(**extra: Any) -> int:
+        made = client.completions.create(model="m", prompt="salted words " * 20, max_tokens=1, extra_body=extra)
+        assert made.usage is not None
+        assert made.usage.prompt_tokens_details is not None
+        return made.usage.prompt_tokens_details.cached_tokens or 0
+
+    assert cached() == 0
+    assert cached() > 200
+    assert cached(cache_salt="a") == 0
+    assert cached(nvext={"cache_salt": "a"}) > 200
+    assert cached(cache_salt="b") == 0
+
+
+def test_custom_tools_of_chats(client: openai.OpenAI) -> None:
+    """Their input is text, held to its grammar where the tool is forced; whole and streamed, and there and back."""
+    forms: tuple[tuple[Any, str], ...] = (
+        (None, r"(?s).*"),
+        ({"type": "grammar", "grammar": {"syntax": "regex", "definition": "[ab]{3}"}}, "[ab]{3}"),
+        (
+            {"type": "grammar", "grammar": {"syntax": "lark", "definition": 'start: "SELECT " ("a" | "b")'}},
+            "SELECT [ab]",
+        ),
+    )
+    for form, pattern in forms:
+        custom = {"name": "code", "description": "Writes code."} | ({} if form is None else {"format": form})
+        asked: Any = {
+            "model": "thinker", "messages": ASK, "tools": [{"type": "custom", "custom": custom}, *TOOLS],
+            "tool_choice": {"type": "custom", "custom": {"name": "code"}},
+        }  # fmt: skip
+        choice = client.chat.completions.create(**asked).choices[0]
+        (call,) = choice.message.tool_calls or ()
+        assert call.type == "custom"
+        assert call.custom.name == "code"
+        assert re.fullmatch(pattern, call.custom.input), call
+        assert choice.finish_reason == "tool_calls"
+        deltas = [
+            part for chunk in client.chat.completions.create(**asked, stream=True)
+            for part in chunk.choices[0].delta.model_dump().get("tool_calls") or ()
+        ]  # fmt: skip
+        assert (deltas[0]["type"], deltas[0]["custom"]["name"]) == ("custom", "code")
+        assert "".join(part["custom"]["input"] for part in deltas) == call.custom.input
+    back = [
+        *ASK,
+        choice.message.model_dump(exclude_none=True),
+        {"role": "tool", "tool_call_id": call.id, "content": "1"},
+    ]
+    again = client.chat.completions.create(model="thinker", messages=back, tools=asked["tools"], max_tokens=1)
+    assert again.usage is not None
+
+
+def test_forced_calls_end_where_there_is_room_for_one(client: openai.OpenAI) -> None:
+    """Whatever the seed, a hundred tokens are enough for a call; and what is cut behind it is no content."""
+    for seed in range(8):
+        choice = client.chat.completions.create(
+            model="m", messages=ASK, tools=TOOLS, tool_choice="required", max_tokens=130, seed=seed
+        ).choices[0]
+        assert choice.finish_reason == "tool_calls", choice
+        assert choice.message.content is None
+    cut = client.chat.completions.create(
+        model="m", messages=ASK, tools=TOOLS[:1], tool_choice="required", max_tokens=40
+    ).choices[0]
+    assert (cut.finish_reason, bool(cut.message.content)) == ("length", False)

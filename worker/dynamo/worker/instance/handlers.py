@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from dynamo.engine_catalog import traits_of
 from dynamo.llm import ModelCard
 from dynamo.llm.processing.embeddings import EmbeddingRequest
 from dynamo.llm.protocols import PreprocessedRequest, TextRequest
@@ -16,7 +17,7 @@ from dynamo.runtime.request_plane.server import Incoming, Typed
 from dynamo.worker.engine import Abort, Answering, Embedding, Engine, EngineFacts
 from dynamo.worker.engines import takes_text
 from dynamo.worker.engines.constraints.pool import Constrained, ConstraintPool
-from dynamo.worker.engines.support.request_checks import check_images
+from dynamo.worker.engines.support.request_checks import check_images, check_traits
 from dynamo.worker.instance.canary import EngineWatch, watch_engine
 from dynamo.worker.instance.metrics import WorkerMetrics
 from dynamo.worker.instance.prompt_lengths import within
@@ -55,6 +56,7 @@ class Handlers:
     def of(self, submit: Submit) -> Typed:
         """Return the handler whose requests go to `submit`."""
         if self._pool is not None:
+            submit = within_traits(submit, self._engine_name, images=self._facts.images is not None)
             constrained = Constrained(self._pool, submit, self._asked)
             self._constrained.append(constrained)
             submit = guided(submit, constrained.submit, self._engine_name, self._facts.guided)
@@ -73,8 +75,6 @@ class _Kind(NamedTuple):
 def _kind(engine: Engine, facts: EngineFacts, settings: WorkerSettings) -> _Kind:
     if facts.embedding_dim is None:
         submit: Submit = engine.submit  # type: ignore[attr-defined] # of either kind of engine
-        if facts.images is None and not takes_text(settings):
-            submit = without_images(submit, settings.engine)
         return _Kind(TextRequest if takes_text(settings) else PreprocessedRequest, submit, RequestSink)
     role = facts.role or settings.role
     if role != "aggregated":
@@ -131,11 +131,16 @@ def guided(submit: Submit, constrained: Submit, engine: str, kinds: tuple[str, .
     return choose
 
 
-def without_images(submit: Submit, engine: str) -> Submit:
-    """Return `submit` for an engine that takes no images: an answer that doesn't look at one is worse than none."""
+def within_traits(submit: Submit, engine: str, *, images: bool) -> Submit:
+    """Return `submit` for requests that an engine can answer: an answer that doesn't look at an image, or doesn't
+    keep to what is asked, is worse than none. `images`: it takes some, and checks them."""
+    traits = traits_of(engine)
 
     def choose(request: PreprocessedRequest, sink: RequestSink) -> Abort:
-        check_images(request, engine, None)
+        if not images:
+            check_images(request, engine, None)
+        if request.routing is not None or request.sampling_options.bad_words is not None:
+            check_traits(request, engine, traits)
         return submit(request, sink)
 
     return choose

@@ -47,6 +47,7 @@ _COUNTS: Final = {
 }  # fmt: skip
 _LARK_PIECES: Final = re.compile(r'"(?:\\.|[^"\\\n])*"|/(?:\\.|[^/\\\n])*/|//[^\n]*|[()\[\]{}]', re.DOTALL)
 _REGEX_PIECES: Final = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[()]", re.DOTALL)
+_START: Final = re.compile(r"^\s*[?!]?start\s*:", re.MULTILINE)
 _STEPS: Final = 6
 """Tokens that a trial makes, on each of its ways."""
 
@@ -124,7 +125,7 @@ def _written(kind: str, what: Any, gbnf: bool, space: str | None = None) -> str:
     if kind == "grammar":
         if what.startswith(LARK):
             return str(what)
-        return f"{LARK} {{}}\n{to_lark(what) if gbnf else what}"
+        return f"{LARK} {{}}\n{to_lark(what) if gbnf and not _is_lark(what) else what}"
     if kind == "json":
         rule = f"%json {_schema(what, space)}"
     elif kind == "regex":
@@ -133,6 +134,11 @@ def _written(kind: str, what: Any, gbnf: bool, space: str | None = None) -> str:
         # A terminal: as ways of a rule, more than 2,000 of them are too many at once for the parser.
         return f"{LARK} {{}}\nstart: CHOICE\nCHOICE: {' | '.join(map(json.dumps, what))}"
     return f"{LARK} {{}}\nstart: {rule}"
+
+
+def _is_lark(text: str) -> bool:
+    """Tell whether a grammar without a first line is in Lark's form: its rules have another sign than GBNF's."""
+    return "::=" not in text and _START.search(text) is not None
 
 
 def _schema(what: Any, space: str | None) -> str:

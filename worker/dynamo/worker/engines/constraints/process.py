@@ -28,6 +28,8 @@ CPU_SECONDS: Final = 2 * COMPILE_SECONDS
 """Within one request; then the system ends the process, which can't be asked to look at a clock while it compiles."""
 SEED: Final = "seed"
 """Beside a constraint for the mocker: the answer is drawn by it."""
+ROOM: Final = "room"
+"""Beside it too: the tokens that the answer may have, so that it has an end by then where it can."""
 WRITTEN: Final = "written"
 """What the mocker gets in place of a constraint: an answer that keeps to it."""
 WHOLE: Final = "whole"
@@ -42,7 +44,7 @@ def compiled(engine: str, wanted: dict[str, Any]) -> dict[str, Any]:
     grammar = lark_of(wanted, gbnf=engine != "mistralrs")
     try_out(kind, grammar)
     if engine == "mocker":
-        text, whole = written(matcher_of(grammar), kind, wanted.get(SEED, 0))
+        text, whole = written(matcher_of(grammar), kind, wanted.get(SEED, 0), wanted.get(ROOM, 0))
         return {WRITTEN: text, WHOLE: whole}
     return {COMPILED: grammar} if engine == "llamacpp" else {kind: wanted[kind]}
 

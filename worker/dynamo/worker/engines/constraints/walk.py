@@ -27,13 +27,17 @@ _MARKS: Final = ((ord("}"), 0.95), (ord("]"), 0.5), (ord(","), 0.5))
 _OTHERS: Final = 0.15
 _WORD: Final = frozenset((string.ascii_letters + string.digits).encode())
 _SOON: Final = 256
-"""Bytes after which everything that may end does."""
+"""Bytes after which everything that may end does; half of what there is room for, where that is less."""
 _ENDS: Final = 0.35
 """Chance that a text which may end at a place does."""
 
 
-def written(matcher: Any, kind: str, seed: int) -> tuple[str, bool]:
-    """Return a text that the matcher accepts, and whether it is whole: else it was cut at a bound."""
+def written(matcher: Any, kind: str, seed: int, room: int = 0) -> tuple[str, bool]:
+    """Return a text that the matcher accepts, and whether it is whole: else it was cut at a bound.
+
+    `room`: tokens that it may have, each a byte at least; 0: any number.
+    """
+    soon = min(_SOON, room // 2) if room else _SOON
     draw, out = random.Random(seed), bytearray()
     began = time.process_time()
     while len(out) < MOST_BYTES and time.process_time() - began < WALK_SECONDS:
@@ -43,7 +47,7 @@ def written(matcher: Any, kind: str, seed: int) -> tuple[str, bool]:
         allowed = _allowed(matcher.compute_bitmask())
         if not allowed or matcher.is_error():
             return out.decode(errors="ignore"), accepted
-        byte = _choose(allowed, out, draw, kind)
+        byte = _choose(allowed, out, draw, kind, soon)
         out.append(byte)
         if not matcher.consume_token(byte):
             raise InvalidArgument(f"guided decoding ({kind}): {matcher.get_error().splitlines()[0][:500]}")
@@ -54,12 +58,12 @@ def _allowed(mask: bytes) -> list[int]:
     return [byte for byte in range(256) if mask[byte // 8] >> (byte % 8) & 1]
 
 
-def _choose(allowed: list[int], out: bytearray, draw: random.Random, kind: str) -> int:
+def _choose(allowed: list[int], out: bytearray, draw: random.Random, kind: str, soon: int) -> int:
     """Choose the next byte: in free text a letter or its end, elsewhere what closes rather than what opens."""
     if len(allowed) == 1:
         return allowed[0]
     known = frozenset(allowed)
-    closes = min(1.0, 0.3 + len(out) / _SOON)
+    closes = min(1.0, 0.3 + len(out) / max(1, soon))
     if known.issuperset(_LETTERS):
         return _in_text(known, out, draw, closes, kind)
     for mark, chance in _MARKS:
@@ -67,7 +71,7 @@ def _choose(allowed: list[int], out: bytearray, draw: random.Random, kind: str) 
             return mark
     places = known - _SPACE or known
     places = places - _NUMBER_MARKS or places
-    if len(out) > _SOON:
+    if len(out) > soon:
         places = places - _OPENERS or places
     places = places & _PLAIN | places & frozenset(b'"') or places
     return draw.choice(sorted(places))

@@ -11,12 +11,14 @@ from typing import Final
 from dynamo.llm import Tokenizer
 from dynamo.llm.parsers.parser_names import GPT_OSS
 from dynamo.llm.parsers.reasoning_formats import THOUGHTS
+from dynamo.llm.processing.token_limits import ALONE, BANNED, without
 from dynamo.llm.protocols import EOS, LENGTH, PreprocessedRequest
-from dynamo.worker.engines.constraints.process import SEED, WHOLE, WRITTEN, compiled
+from dynamo.worker.engines.constraints.process import ROOM, SEED, WHOLE, WRITTEN, compiled
 from dynamo.worker.engines.mocker.arguments import MockArguments
 from dynamo.worker.engines.mocker.images import description
 from dynamo.worker.engines.mocker.spoken_calls import LONGEST_TRIGGER, calls_asked_for, spoken
 from dynamo.worker.engines.mocker.stepper import TextAnswer
+from dynamo.worker.engines.support.request_checks import logit_bias
 
 TEXT: Final = (
     " The quick brown fox jumps over the lazy dog while five boxing wizards watch from a quiet hill,"
@@ -29,6 +31,8 @@ _LENGTHS: Final = 300
 """An answer that nobody has set an end for has so many tokens from the shortest on."""
 _TAIL: Final = 64
 """Tokens at the end of a prompt that tell it from others."""
+_ENOUGH: Final = 512
+"""Tokens, and so bytes at least, in which what keeps to a constraint ends by itself where it can."""
 _MARKER: Final = 12
 """Tokens at the end of a prompt that may hold a thought's marker."""
 
@@ -67,10 +71,10 @@ class AnswerWriter:
             if most == room and not conditions.ignore_eos:  # nobody has said when to end
                 own = max(given + max(1, conditions.min_tokens or 0), _SHORTEST + fingerprint(request) % _LENGTHS)
                 wanted, end = (own, EOS) if own <= wanted else (wanted, LENGTH)
-            text, position = self._text, (request.sampling_options.seed or 0) + self._arguments.seed
+            text, position = self._usual(request), (request.sampling_options.seed or 0) + self._arguments.seed
             if request.images:
                 text, position = [*self._tokenizer.encode(description(request.images), add_special=False), *text], 0
-            marks = self._marks(thought, wanted)
+            marks = None if self._only(request) else self._marks(thought, wanted)
         if self._first_only:
             wanted, end = given + 1, LENGTH
         return TextAnswer(
@@ -78,17 +82,40 @@ class AnswerWriter:
             at=given, end=end,
         )  # fmt: skip
 
+    def _usual(self, request: PreprocessedRequest) -> list[int]:
+        """Return what it says again and again, without what the request bans; of what it prefers, nothing else."""
+        options = request.sampling_options
+        if options.logit_bias is None and options.bad_words is None:
+            return self._text
+        if alone := self._only(request):
+            return [token for token in self._text if token in alone] or sorted(alone)
+        text, banned = self._text, [token for token, bias in logit_bias(request).items() if bias <= BANNED]
+        if options.bad_words or banned:
+            words = [[token] for token in banned]
+            words += [self._tokenizer.encode(word, add_special=False) for word in options.bad_words or ()]
+            text = without(text, words) or [next(n for n in range(len(words) + 1) if [n] not in words)]
+        return text
+
+    def _only(self, request: PreprocessedRequest) -> set[int]:
+        """Return the tokens beside which no other may come; empty where all may."""
+        return {token for token, bias in logit_bias(request).items() if bias >= ALONE}
+
     def seed(self, request: PreprocessedRequest) -> int:
         """Return what a constrained answer is drawn by: the request's own, or its prompt's."""
         own = request.sampling_options.seed
         return (fingerprint(request) if own is None else own) + self._arguments.seed
+
+    def room(self, request: PreprocessedRequest) -> int:
+        """Return the tokens that an answer may have, those that were given before counted; 0: enough for any."""
+        most = request.stop_conditions.max_tokens
+        return 0 if most is None or most > _ENOUGH else request.answered_tokens + most
 
     def _script(self, request: PreprocessedRequest, thought: str) -> tuple[list[int], bool] | None:
         """Return an answer that is more than made-up text, and whether it is whole."""
         wanted = request.sampling_options.guided_decoding
         if wanted:
             if WRITTEN not in wanted:  # without a server nobody has compiled it
-                wanted = compiled("mocker", {**wanted, SEED: self.seed(request)})
+                wanted = compiled("mocker", {**wanted, SEED: self.seed(request), ROOM: self.room(request)})
             return self._tokenizer.encode(wanted[WRITTEN], add_special=False), wanted[WHOLE]
         if not self._tools:
             return None

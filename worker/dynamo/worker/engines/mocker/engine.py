@@ -33,7 +33,7 @@ from dynamo.worker.engine import (
     nothing_wanted,
 )
 from dynamo.worker.engine import Taker as Stream
-from dynamo.worker.engines.constraints.process import SEED
+from dynamo.worker.engines.constraints.process import ROOM, SEED
 from dynamo.worker.engines.mocker.answers import AnswerWriter
 from dynamo.worker.engines.mocker.arguments import MockArguments, read_arguments
 from dynamo.worker.engines.mocker.embeddings import Batch
@@ -190,7 +190,7 @@ class Mocker:
         return lambda: self._abort(made, rank)
 
     def to_compile(self, request: PreprocessedRequest, wanted: dict[str, Any]) -> dict[str, Any]:
-        return {**wanted, SEED: self._writer.seed(request)}
+        return {**wanted, SEED: self._writer.seed(request), ROOM: self._writer.room(request)}
 
     def embed(self, request: EmbeddingRequest, sink: VectorSink) -> Abort:
         if self._broken:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from dynamo.engine_catalog import EngineTraits
 from dynamo.llm.model_card import ImageTraits
 from dynamo.llm.processing.embeddings import EmbeddingRequest
 from dynamo.llm.protocols import EOS, STOP, PreprocessedRequest
@@ -59,6 +60,16 @@ def check_images(request: PreprocessedRequest, engine: str, traits: ImageTraits 
         raise InvalidArgument(f"images: the engine {engine} takes none with this model")
     if any(image.at >= len(request.token_ids) for image in request.images):
         raise InvalidArgument("images: one stands where the prompt has no token")
+
+
+def check_traits(request: PreprocessedRequest, engine: str, traits: EngineTraits) -> None:
+    """Raise `InvalidArgument` for what an engine would have to know how to do, and doesn't."""
+    if request.routing is not None and request.routing.cache_salt and not traits.cache_salt:
+        text = f"cache_salt: the engine {engine} can't keep the prompt's cache apart from others'; leave it out"
+        raise InvalidArgument(text)
+    if request.sampling_options.bad_words and not traits.bad_words:
+        word = request.sampling_options.bad_words[0]
+        raise InvalidArgument(f"bad_words: {word!r} is several tokens, and the engine {engine} takes words of one")
 
 
 def refuse_prompt_scores(request: PreprocessedRequest, engine: str) -> None:

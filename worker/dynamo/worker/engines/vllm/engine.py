@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 import prometheus_client
 
 from dynamo.engine_catalog import EngineName
+from dynamo.llm.kv.image_blocks import salt_of
 from dynamo.llm.model_card import ImageTraits
 from dynamo.llm.processing.embeddings import EmbeddingRequest
 from dynamo.llm.protocols import PreprocessedRequest
@@ -321,6 +322,8 @@ class Vllm:
             prompt: Any = {"type": "token", "prompt_token_ids": request.token_ids}
             if request.images:
                 prompt = await self._image_prompts.rendered(self._llm, request)
+            if (salt := salt_of(request)) is not None:
+                prompt["cache_salt"] = salt
             outputs = self._llm.generate(prompt, params, name, data_parallel_rank=rank)
             async for output in outputs:
                 piece = reader.read(output)

@@ -104,6 +104,8 @@ def sampling(
     }  # fmt: skip
     if (handing := asked(role, request)) is not None:
         arguments["extra_args"] = handing
+    if options.bad_words:
+        arguments["bad_words"] = options.bad_words
     if options.logit_bias:
         arguments["logit_bias"] = {_token_id(token): bias for token, bias in options.logit_bias.items()}
     return arguments
