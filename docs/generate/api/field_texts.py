@@ -174,14 +174,17 @@ FIELD_TEXTS: Final[Mapping[str, Texts]] = {
         "user": _UNUSED,
     },
     "TokenizeRequest": {
-        "model": _MODEL,
+        "model": "Name of the model; may be left out where only one is served.",
         "prompt": "Text to tokenize.",
         "messages": "Conversation to render by the model's template and tokenize, in place of `prompt`.",
         "add_special_tokens": "Add the model's special tokens, such as BOS.",
         "add_generation_prompt": "End the rendered conversation with the beginning of an answer.",
         "return_token_strs": "Return each token's text, too.",
     },
-    "DetokenizeRequest": {"model": _MODEL, "tokens": "Token ids to turn into text."},
+    "DetokenizeRequest": {
+        "model": "Name of the model; may be left out where only one is served.",
+        "tokens": "Token ids to turn into text.",
+    },
     "StreamOptions": {
         "include_usage": "Send a last chunk with the token counts.",
         "continuous_usage_stats": "Send the token counts so far with every chunk; needs `include_usage`.",

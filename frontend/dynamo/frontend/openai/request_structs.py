@@ -184,9 +184,9 @@ class ScoreRequest(Struct, kw_only=True):
 
 
 class TokenizeRequest(Struct, kw_only=True):
-    """POST /tokenize: a prompt, or messages."""
+    """POST /tokenize: a prompt, or messages; without a model where only one is served."""
 
-    model: Name
+    model: Name | None = None
     prompt: Text | None = None
     messages: Annotated[list[dict[str, Any]], Meta(max_length=MAX_MESSAGES, extra={SIZE: WHOLE_BODY})] | None = None
     add_special_tokens: bool | None = None
@@ -197,5 +197,5 @@ class TokenizeRequest(Struct, kw_only=True):
 class DetokenizeRequest(Struct, kw_only=True):
     """POST /detokenize."""
 
-    model: Name
     tokens: Annotated[TokenIds, size(WHOLE_BODY)]
+    model: Name | None = None

@@ -81,12 +81,19 @@ def _describe(models: ModelSet, pool: ModelPool) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _tokenizer_info(pool: ModelPool, name: str) -> dict[str, Any]:
+def _named(pool: ModelPool, name: str | None, way: str) -> str:
+    """Return the name of a model; of the only one where none is named, as vLLM's clients have it."""
+    if name:
+        return name
     served = pool.served()
-    if not name and len(served) != 1:
-        text = "model: several models are served, or none; name one as ?model=NAME."
+    if len(served) != 1:
+        text = f"model: several models are served, or none; name one{way}."
         raise ApiError(404, text, code="model_not_found", param="model")
-    models = pool.find(name or served[0].name)
+    return served[0].name
+
+
+def _tokenizer_info(pool: ModelPool, name: str) -> dict[str, Any]:
+    models = pool.find(_named(pool, name, " as ?model=NAME"))
     if models.model is None or models.model.preprocessor is None:
         text = f"The model '{models.name}' takes text; it has no tokenizer here."
         raise ApiError(400, text, code="unsupported_value", param="model")
@@ -130,10 +137,11 @@ def _understand(intake: Intake, raw: bytes, kind: type[Asked], headers: Headers)
 
 
 def _preprocessor(services: Services, intake: Intake, asked: TokenizeRequest | DetokenizeRequest) -> Preprocessor:
-    intake.to_model(asked.model)
-    loaded = services.pool.find(asked.model).model
+    name = _named(services.pool, asked.model, "")
+    intake.to_model(name)
+    loaded = services.pool.find(name).model
     if loaded is None or loaded.preprocessor is None:
-        text = f"The model '{asked.model}' takes text; it has no tokenizer here."
+        text = f"The model '{name}' takes text; it has no tokenizer here."
         raise ApiError(400, text, code="unsupported_value", param="model")
     return loaded.preprocessor
 
