@@ -13,7 +13,7 @@ DOCS_VENV ?= .venv-docs
 # A folder of environments: the clients of `make test-clients` want different versions of the same packages.
 CLIENTS ?= .venv-clients
 ALERTS ?= .venv-alerts
-CLIENTS_READY := $(addprefix $(CLIENTS)/,$(addsuffix /.ready,sdks aider node))
+CLIENTS_READY := $(addprefix $(CLIENTS)/,$(addsuffix /.ready,sdks aider generators lmeval node go))
 # The theme draws diagrams with mermaid 11; the site carries it, so that a page asks no foreign host.
 MERMAID := 11.16.0
 # Looks for what keeps people with screen readers out of the console.
@@ -58,7 +58,7 @@ test-sglang: $(SGLANG_VENV)/.ready ## SGLang for real, on a CPU, in an environme
 	&& run tests/worker/test_engine_contract.py -k "$(SGLANG_STOPS)" && run tests/worker/test_embedding_engines.py -k sglang)
 
 .PHONY: test-clients
-test-clients: $(VENV)/.dev $(CLIENTS_READY) ## SDKs, coding agents and programs of others, unchanged (2.3 GB, installed once)
+test-clients: $(VENV)/.dev $(CLIENTS_READY) ## SDKs, coding agents and programs of others, unchanged (4.1 GB, installed once; needs Go)
 	@PATH="$(abspath $(BIN)):$$PATH" PYTHONPATH=. CLIENTS=$(abspath $(CLIENTS)) \
 	$(BIN)/python -m pytest -c tests_clients/pytest.ini --rootdir tests_clients -n0 $(or $(ARGS),tests_clients)
 
@@ -180,6 +180,12 @@ $(ALERTS)/.ready:
 	@mkdir -p $(ALERTS) && cd $(ALERTS) && { command -v prometheus >/dev/null && command -v prometheus-alertmanager >/dev/null || \
 	{ { apt-get download -qq prometheus prometheus-alertmanager 2>/dev/null || { apt-get update -qq && apt-get download -qq prometheus \
 	prometheus-alertmanager; }; } && for package in *.deb; do dpkg -x "$$package" . && rm "$$package"; done; }; } && touch .ready
+
+$(CLIENTS)/go/.ready: tests_clients/go/go.mod tests_clients/go/go.sum
+	@echo "Installing modules of Go in $(CLIENTS)/go ..."
+	@mkdir -p $(CLIENTS)/go && cd tests_clients/go && GOMODCACHE=$(abspath $(CLIENTS))/go/gomodcache GOCACHE=$(abspath $(CLIENTS))/go/gocache \
+	GOFLAGS=-modcacherw sh -c 'go mod download && go build -o $(abspath $(CLIENTS))/go/bin/oapi-codegen github.com/oapi-codegen/oapi-codegen/v2/cmd/oapi-codegen'
+	@touch $@
 
 $(SGLANG_VENV)/.ready: tests_sglang/requirements.txt pyproject.toml
 	@echo "Making a Python environment with SGLang in $(SGLANG_VENV) (about 5 GB, once) ..."

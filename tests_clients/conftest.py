@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from tests.environments import environment
@@ -47,6 +47,12 @@ class Clients:
             f"{words} ended with {done.returncode}:\n{done.stdout[-6000:]}\n{done.stderr[-6000:]}"
         )
         return done.stdout
+
+    def go(self, *words: str, cwd: Path) -> str:
+        """Run the `go` of this machine, with the modules that its user has."""
+        kept: Any = {name: os.environ[name] for name in ("GOPROXY", "GOSUMDB", "GOFLAGS") if name in os.environ}
+        where: Any = {name: str(ENVIRONMENTS / "go" / name.lower()) for name in ("GOMODCACHE", "GOCACHE")}
+        return self.run("go", "go", *words, cwd=cwd, **kept, **where)
 
     def python(self, name: str, *words: str, where: str = "sdks") -> str:
         """Run one of the programs beside this file."""

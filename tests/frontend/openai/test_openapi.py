@@ -182,3 +182,9 @@ def test_errors_and_events_are_described_in_the_words_of_their_api(served: Any) 
     }  # fmt: skip
     for path, kind in (("/v1/chat/completions", Error), ("/v1/messages", MessagesErrorReply)):
         msgspec.convert(served.post(path, {"model": "nobody", "messages": [], "max_tokens": 1}).json(), kind)
+
+
+def test_tokens_of_the_only_model(served: Any) -> None:
+    """lm-eval's remote tokenizer names no model, as with vLLM."""
+    tokens = served.post("/tokenize", {"prompt": "hi", "add_special_tokens": False}).json()["tokens"]
+    assert served.post("/detokenize", {"tokens": tokens}).json() == {"prompt": "hi"}

@@ -193,7 +193,7 @@ class ScoreRequest(Struct, kw_only=True):
 class TokenizeRequest(Struct, kw_only=True):
     """POST /tokenize: a prompt, or messages; of the only model where none is named."""
 
-    model: Name = ""
+    model: Name | None = None
     prompt: Text | None = None
     messages: Annotated[list[dict[str, Any]], Meta(max_length=MAX_MESSAGES, extra={SIZE: WHOLE_BODY})] | None = None
     add_special_tokens: bool | None = None
@@ -208,5 +208,5 @@ class TokenizeRequest(Struct, kw_only=True):
 class DetokenizeRequest(Struct, kw_only=True):
     """POST /detokenize, by the only model where none is named."""
 
-    model: Name = ""
+    model: Name | None = None
     tokens: Annotated[TokenIds, size(WHOLE_BODY)]

@@ -85,8 +85,19 @@ def _describe(models: ModelSet, pool: ModelPool) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _named(pool: ModelPool, name: str | None, way: str) -> str:
+    """Return the name of a model; of the only one where none is named, as vLLM's clients have it."""
+    if name:
+        return name
+    served = pool.served()
+    if len(served) != 1:
+        text = f"model: several models are served, or none; name one{way}."
+        raise ApiError(404, text, code="model_not_found", param="model")
+    return served[0].name
+
+
 def _tokenizer_info(pool: ModelPool, name: str) -> dict[str, Any]:
-    models = pool.find(name or _only(pool))
+    models = pool.find(_named(pool, name, " as ?model=NAME"))
     if models.model is None or models.model.preprocessor is None:
         text = f"The model '{models.name}' takes text; it has no tokenizer here."
         raise ApiError(400, text, code="unsupported_value", param="model")
@@ -97,15 +108,6 @@ def _tokenizer_info(pool: ModelPool, name: str) -> dict[str, Any]:
         "vocab_size": card.vocab_size or preprocessor.tokenizer.vocab_size, "eos_token_ids": card.eos_token_ids,
         "chat_template": preprocessor.template_text, **special,
     }  # fmt: skip
-
-
-def _only(pool: ModelPool) -> str:
-    """Return the name of the only model; raises the 404 where a request has to name one."""
-    served = pool.served()
-    if len(served) != 1:
-        text = "model: several models are served, or none; name one in model."
-        raise ApiError(404, text, code="model_not_found", param="model")
-    return served[0].name
 
 
 async def _answered(
@@ -139,7 +141,7 @@ def _understand(intake: Intake, raw: bytes, kind: type[Asked], headers: Headers)
 
 
 def _preprocessor(services: Services, intake: Intake, asked: TokenizeRequest | DetokenizeRequest) -> Preprocessor:
-    name = asked.model or _only(services.pool)
+    name = _named(services.pool, asked.model, "")
     intake.to_model(name)
     loaded = services.pool.find(name).model
     if loaded is None or loaded.preprocessor is None:
