@@ -2,9 +2,11 @@
 
 import json
 import os
+import signal
 import socket
 import sys
 
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the child's: this one sees it end
 with socket.socket(socket.AF_UNIX) as server:
     server.connect(sys.argv[1])
     socket.send_fds(server, [json.dumps(sys.argv[2:]).encode()], [0, 1, 2])

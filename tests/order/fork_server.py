@@ -10,6 +10,7 @@ import contextlib
 import gc
 import json
 import os
+import select
 import signal
 import socket
 import sys
@@ -41,16 +42,18 @@ def reap(*_: object) -> None:
 
 
 def serve(listener: socket.socket) -> tuple[list[str], list[int]] | None:
-    """Fork for each client; return its words and files in the child, and None here after a client without any."""
+    """Fork for each client; return its words and files in the child, and None here once stdin has ended."""
     signal.signal(signal.SIGCHLD, reap)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the tests, and those end this
     while True:
+        if sys.stdin.fileno() in select.select([listener, sys.stdin], [], [])[0]:
+            return None
         client, _ = listener.accept()
         with client:
             message, files, _, _ = socket.recv_fds(client, MOST, 3)
-            if not message:
-                return None
-            if os.fork() == 0:
+            if message and os.fork() == 0:
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                signal.signal(signal.SIGINT, signal.default_int_handler)
                 client.detach()  # it closes when this process ends, whatever ends it
                 return json.loads(message), files
         for file in files:

@@ -27,19 +27,18 @@ def forking(tests: Sequence[str]) -> Iterator[str]:
             listener.bind(address)
             listener.listen(BACKLOG)
             argv = [sys.executable, str(HERE / "fork_server.py"), str(listener.fileno()), *tests]
-            server = subprocess.Popen(argv, stdin=subprocess.DEVNULL, pass_fds=[listener.fileno()])
+            server = subprocess.Popen(argv, stdin=subprocess.PIPE, pass_fds=[listener.fileno()])
         try:
             yield shlex.join([sys.executable, "-IS", str(HERE / "fork_client.py"), address])
         finally:
-            end(server, address)
+            end(server)
 
 
-def end(server: subprocess.Popen[bytes], address: str) -> None:
-    """Tell the server that nothing comes after this; one that doesn't end is killed."""
+def end(server: subprocess.Popen[bytes]) -> None:
+    """Tell the server that nothing comes after this, as our own death would; one that doesn't end is killed."""
+    assert server.stdin is not None
+    server.stdin.close()
     try:
-        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as client:
-            client.settimeout(END_SECONDS)
-            client.connect(address)
         server.wait(END_SECONDS)
     except subprocess.TimeoutExpired:
         server.kill()
