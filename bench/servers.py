@@ -20,13 +20,14 @@ import re
 import statistics
 import sys
 import tempfile
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from bench.client import Connection, Task, send, summary
+from bench.client import Connection, Task, Times, summary
 from bench.engines import PROMPT, real_model
 from bench.figures import verdict
 from bench.processes import BenchError, Servers, ended, free_port, wait_for
@@ -97,18 +98,30 @@ def started(servers: Servers, given: argparse.Namespace, folder: Path) -> Sides:
     return Sides(bare, said[0], model)
 
 
+async def at_once_fresh(task: Task, prompts: list[str]) -> tuple[Times, float]:
+    """All requests, `at_once` of them together, each over a connection of its own: llama-server keeps none open."""
+    loop, times, waiting = asyncio.get_running_loop(), Times(), iter(prompts)
+
+    async def drain() -> None:
+        for prompt in waiting:
+            _, connection = await loop.create_connection(lambda: Connection(task), *task.address)
+            try:
+                await connection.ask(task.request(prompt), times)
+            finally:
+                connection.close()
+
+    start = time.perf_counter()
+    async with asyncio.TaskGroup() as group:
+        for _ in range(task.at_once):
+            group.create_task(drain())
+    return times, time.perf_counter() - start
+
+
 async def measured(url: str, model: str, at_once: int, prompts: list[str], tokens: int) -> dict[str, Any]:
     """The figures of one measurement; answers that are not what was asked for end it."""
     task = Task(url, model, tokens, at_once, True, False, [], prompts, completions=True)
-    loop = asyncio.get_running_loop()
-    host, port = task.address
-    connections = [(await loop.create_connection(lambda: Connection(task), host, port))[1] for _ in range(at_once)]
-    try:
-        await send(connections, [task.request(f"{PROMPT} warm") for _ in connections])
-        times, seconds = await send(connections, [task.request(prompt) for prompt in prompts])
-    finally:
-        for connection in connections:
-            connection.close()
+    await at_once_fresh(task, [f"{PROMPT} warm"] * at_once)
+    times, seconds = await at_once_fresh(task, prompts)
     if times.faults:
         raise BenchError(f"{url} answered wrongly, nothing was measured: {times.faults[0]}")
     return summary(times, seconds, task)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from tests.worker.chain_model import write_gguf
 from tests.worker.engine_rigs import Recorder
+from tests.worker.engines.openai.scripted_server import ScriptedServer
 
 from dynamo.llm import open_model
-from dynamo.llm.protocols import EOS, TextRequest
+from dynamo.llm.protocols import EOS, PreprocessedRequest, TextRequest
 from dynamo.runtime.errors import CapacityExceeded, Disconnected, EngineError, InvalidArgument
 from dynamo.worker.engines import create_engine
 from dynamo.worker.settings import WorkerSettings
@@ -60,6 +63,23 @@ async def redirects(writer: asyncio.StreamWriter) -> None:
 
 async def says_nothing(writer: asyncio.StreamWriter) -> None:
     await asyncio.sleep(30)
+
+
+async def test_ids_outside_the_vocabulary_reach_no_server(tmp_path: Path) -> None:
+    """SGLang's server dies of one: it is the caller's mistake, before anything is asked."""
+    model = open_model(str(write_gguf(tmp_path)))
+    async with ScriptedServer() as server:
+        arguments = json.dumps({"url": server.url, "api": "vllm", "check_secs": 0})
+        settings = WorkerSettings(engine="openai", engine_args=arguments, model_path=str(model.path))
+        engine: Any = create_engine(settings, model)
+        await engine.start()
+        try:
+            for ids in ([2, 1 << 18], [2, -4]):
+                with pytest.raises(InvalidArgument, match="token"):
+                    engine.submit(PreprocessedRequest(model="m", token_ids=ids), Recorder())
+            assert "/v1/completions" not in server.asked
+        finally:
+            await engine.stop()
 
 
 CASES: Final[list[tuple[Reply, str | type[Exception], str]]] = [

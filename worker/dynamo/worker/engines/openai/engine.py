@@ -33,7 +33,7 @@ from dynamo.worker.engines.openai.dialects import DIALECTS, Call, Dialect
 from dynamo.worker.engines.openai.events import DONE, EventReader
 from dynamo.worker.engines.openai.server_faults import ANSWER, ServerFaults
 from dynamo.worker.engines.support.open_requests import OpenRequests
-from dynamo.worker.engines.support.request_checks import check_open, room_for
+from dynamo.worker.engines.support.request_checks import check_ids, check_open, room_for
 from dynamo.worker.engines.support.zmq_kv_events import NativeKvEvents
 
 if TYPE_CHECKING:
@@ -215,6 +215,7 @@ class OpenAiServer:
             answer = TextAnswer(self._open, self._faults, request, self._announced)
             return self._begin(text_requests.call(request, name), answer, sink)
         assert self._dialect is not None, "it has started"
+        check_ids(request, self._model.card.vocab_size)  # SGLang's server dies of one that it hasn't got
         room = room_for(request, self._context)
         if request.stop_conditions.max_tokens == 0:
             return nothing_wanted(sink)
