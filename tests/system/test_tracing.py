@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-import grpc
+import grpc  # type: ignore[import-untyped]
 import httpx
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
@@ -73,13 +73,13 @@ class GrpcCollector(Spans):
         super().__init__()
         collector = self
 
-        class Service(TraceServiceServicer):  # type: ignore[misc]
+        class Service(TraceServiceServicer):
             def Export(self, request: ExportTraceServiceRequest, context: object) -> ExportTraceServiceResponse:
                 collector.take(request)
                 return ExportTraceServiceResponse()
 
         self._server = grpc.server(ThreadPoolExecutor(2))
-        add_TraceServiceServicer_to_server(Service(), self._server)
+        add_TraceServiceServicer_to_server(Service(), self._server)  # type: ignore[no-untyped-call]
         self.url = f"http://127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
         self._server.start()
 
