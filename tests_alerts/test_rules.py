@@ -75,7 +75,9 @@ CASES: Final[dict[str, Case]] = {
         *_gauge(f'up{{{_TARGET}"decode"}}', "0", "1"), 15, {**_POD, "dynamo_dev_component": "decode"}
     ),
     "DynamoRequestsFail": Case(_share("0+100x60"), _share("0+10x60"), 6, _MODEL),
-    "DynamoRequestsRejected": Case(*_counter("rejected_requests_total", ',reason="full"'), 11, _MODEL),
+    "DynamoRequestsRejected": Case(
+        *_counter("rejected_requests_total", ',reason="full"'), 11, {**_MODEL, "reason": "full"}
+    ),
     "DynamoFirstTokenSlow": Case(*_quantiles("time_to_first_token_seconds", "4.7", "10"), 11, _MODEL),
     "DynamoTokensSlow": Case(*_quantiles("inter_token_latency_seconds", "0.38", "0.69"), 11, _MODEL),
     "DynamoRequestsQueue": Case(*_gauge(_model("router_queue_pending_requests"), "3", "0"), 5, _MODEL),

@@ -62,7 +62,7 @@ CONNECTIONS: Final = {
 OTHERS: Final = {
     "DYN_LOG": ("info", "Log level, or levels by module: `warn,dynamo.runtime=debug`."),
     "DYN_LOGGING_JSONL": ("", "`1` writes each log line as a JSON object."),
-    "OTEL_EXPORT_ENABLED": ("", "`1` sends traces of requests by OTLP over HTTP; needs the extra `otel`."),
+    "OTEL_EXPORT_ENABLED": ("", "`1` sends traces of requests by OTLP; needs the extra `otel`."),
     "OTEL_EXPORTER_OTLP_ENDPOINT": (
         "http://localhost:4318",
         "URL of the OTLP collector. OpenTelemetry's other variables count, too.",

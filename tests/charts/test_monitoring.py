@@ -13,7 +13,7 @@ from docs.generate.api.metrics_page import programs
 from docs.generate.cluster.dashboards import DASHBOARDS, FOLDER, render
 from tests.charts.documents import PLATFORM, ROOT
 
-RUNBOOKS = ROOT / "docs/how-to/operate/alerts.md"
+RUNBOOKS = ROOT / "docs/how-to/operate/runbooks/alerts.md"
 ENDS = {"counter": ("",), "gauge": ("",), "histogram": ("_bucket", "_count", "_sum")}
 OF_PROMETHEUS = {"up"}
 """What Prometheus makes itself."""

@@ -1,4 +1,4 @@
-"""Traces from the frontend to the engine, as a collector gets them: real processes, real OTLP over HTTP."""
+"""Traces from the frontend to the engine, as a collector gets them: real processes, OTLP over HTTP and gRPC."""
 
 from __future__ import annotations
 
@@ -6,12 +6,21 @@ import json
 import re
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import grpc  # type: ignore[import-untyped]
 import httpx
 import pytest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
+    TraceServiceServicer,
+    add_TraceServiceServicer_to_server,
+)
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from tests.environments import quick_environment
 from tests.processes import RUN, Process
@@ -30,35 +39,16 @@ async def generate(request, context):
 pytestmark = pytest.mark.processes
 
 
-class Collector:
-    """What `POST /v1/traces` brought: spans with the name of their service."""
+class Spans:
+    """What came: spans with the name of their service."""
+
+    protocol = ""
+    url = ""
 
     def __init__(self) -> None:
         self.spans: list[tuple[str, Span]] = []
-        collector = self
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                assert self.headers["content-type"] == "application/x-protobuf"
-                body = self.rfile.read(int(self.headers["content-length"]))
-                collector.take(self.path, ExportTraceServiceRequest.FromString(body))
-                self.send_response(200)
-                self.send_header("content-length", "0")
-                self.end_headers()
-
-            def log_message(self, *_: object) -> None:
-                return
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
-        self._thread.start()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
-
-    def take(self, path: str, request: ExportTraceServiceRequest) -> None:
-        assert path == "/v1/traces"
+    def take(self, request: ExportTraceServiceRequest) -> None:
         for resource in request.resource_spans:
             named = {attribute.key: attribute.value.string_value for attribute in resource.resource.attributes}
             for scope in resource.scope_spans:
@@ -71,26 +61,80 @@ class Collector:
         return {s.name: (service, names.get(s.parent_span_id, s.parent_span_id.hex())) for service, s in own}
 
     def close(self) -> None:
+        """End what listens."""
+
+
+class GrpcCollector(Spans):
+    """OTLP over gRPC, by OpenTelemetry's own service."""
+
+    protocol = "grpc"
+
+    def __init__(self) -> None:
+        super().__init__()
+        collector = self
+
+        class Service(TraceServiceServicer):
+            def Export(self, request: ExportTraceServiceRequest, context: object) -> ExportTraceServiceResponse:
+                collector.take(request)
+                return ExportTraceServiceResponse()
+
+        self._server = grpc.server(ThreadPoolExecutor(2))
+        add_TraceServiceServicer_to_server(Service(), self._server)  # type: ignore[no-untyped-call]
+        self.url = f"http://127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+        self._server.start()
+
+    def close(self) -> None:
+        self._server.stop(0).wait(10)
+
+
+class HttpCollector(Spans):
+    """OTLP over HTTP: what `POST /v1/traces` brings."""
+
+    protocol = "http/protobuf"
+
+    def __init__(self) -> None:
+        super().__init__()
+        collector = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                assert self.headers["content-type"] == "application/x-protobuf"
+                body = self.rfile.read(int(self.headers["content-length"]))
+                assert self.path == "/v1/traces"
+                collector.take(ExportTraceServiceRequest.FromString(body))
+                self.send_response(200)
+                self.send_header("content-length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                return
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
+        self._thread.start()
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(10)
 
 
-@pytest.fixture
-def collector() -> Iterator[Collector]:
-    made = Collector()
+@pytest.fixture(params=[HttpCollector, GrpcCollector])
+def collector(request: pytest.FixtureRequest) -> Iterator[Spans]:
+    made: Spans = request.param()
     yield made
     made.close()
 
 
-def traced(collector: Collector, env: dict[str, str]) -> dict[str, str]:
+def traced(collector: Spans, env: dict[str, str]) -> dict[str, str]:
     more = {"OTEL_EXPORT_ENABLED": "1", "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "OTEL_BSP_SCHEDULE_DELAY": "50"}
-    return {**env, **more, "DYN_LOGGING_JSONL": "1"}
+    return {**env, **more, "OTEL_EXPORTER_OTLP_PROTOCOL": collector.protocol, "DYN_LOGGING_JSONL": "1"}
 
 
 @pytest.mark.servers
 @pytest.mark.timeout(180)
-def test_one_trace_over_two_processes(servers: dict[str, str], collector: Collector, tmp_path: Path) -> None:
+def test_one_trace_over_two_processes(servers: dict[str, str], collector: Spans, tmp_path: Path) -> None:
     """The client's traceparent, the frontend's stages, the worker's below the route; log lines carry the ids."""
     (tmp_path / "mine.py").write_text(ENGINE)
     env = traced(collector, servers)

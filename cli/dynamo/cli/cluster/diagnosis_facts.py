@@ -6,6 +6,7 @@ What a user may not see is None or empty, and no finding: the rights that matter
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from collections.abc import Callable, Container, Iterable, Sequence
 from datetime import UTC, datetime
@@ -106,12 +107,11 @@ def preflight(cluster: Cluster, but: Container[str] = (), wanted: Sequence[Dynam
 
 def _pipelines(look: Look, namespace: str) -> list[DynamoPipeline]:
     """Return those of the namespace that can be read; others are told of by their own status."""
+    head = {"apiVersion": PIPELINES.api_version, "kind": PIPELINES.kind}
     pipelines = []
     for live in look.items(PIPELINES, namespace) or ():
         with contextlib.suppress(ValidationError):
-            pipelines.append(
-                DynamoPipeline.model_validate({"apiVersion": PIPELINES.api_version, "kind": PIPELINES.kind, **live})
-            )
+            pipelines.append(DynamoPipeline.model_validate_json(json.dumps(head | live)))
     return pipelines
 
 

@@ -20,6 +20,7 @@ from dynamo.runtime.errors import InvalidArgument
 from dynamo.runtime.process.extras import install_hint
 
 if TYPE_CHECKING:
+    from opentelemetry.sdk.trace.export import SpanExporter
     from opentelemetry.trace import Span as OtelSpan
     from opentelemetry.trace import SpanKind, Tracer
 
@@ -31,7 +32,10 @@ TRACESTATE: Final = "tracestate"
 CLOSE_SECONDS: Final = 3.0
 """That the last spans have to leave when the process ends."""
 _TRUE: Final = ("1", "true", "yes", "on")
-_PROTOCOL: Final = "http/protobuf"
+_HTTP: Final = "http/protobuf"
+_GRPC: Final = "grpc"
+_PACKAGES: Final = {_HTTP: "opentelemetry.exporter.otlp.proto.http", _GRPC: "opentelemetry.exporter.otlp.proto.grpc"}
+"""What speaks each protocol."""
 _POLL_SECONDS: Final = 0.02
 
 CURRENT: Final[ContextVar[str]] = ContextVar("traceparent", default="")
@@ -147,22 +151,42 @@ def tracing_from_env(service: str, env: Mapping[str, str] | None = None) -> Trac
     env = os.environ if env is None else env
     if env.get(ENABLED, "").strip().lower() not in _TRUE:
         return None
-    protocol = env.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or env.get("OTEL_EXPORTER_OTLP_PROTOCOL") or _PROTOCOL
-    if protocol != _PROTOCOL:
+    protocol = env.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or env.get("OTEL_EXPORTER_OTLP_PROTOCOL") or _HTTP
+    if protocol not in _PACKAGES:
         raise InvalidArgument(
-            f"OTEL_EXPORTER_OTLP_PROTOCOL={protocol} is not there: set {_PROTOCOL}, and its port of the collector, 4318"
+            f"OTEL_EXPORTER_OTLP_PROTOCOL={protocol} is not there: set {_HTTP} (a collector's port 4318) "
+            f"or {_GRPC} (4317)"
         )
-    if importlib.util.find_spec("opentelemetry") is None or importlib.util.find_spec("opentelemetry.sdk") is None:
-        raise InvalidArgument(f"{ENABLED} is set, but OpenTelemetry is not installed: {install_hint('otel')}")
-    return _open(env.get("OTEL_SERVICE_NAME") or service)
+    if not all(map(_is_installed, ("opentelemetry", "opentelemetry.sdk", _PACKAGES[protocol]))):
+        raise InvalidArgument(
+            f"{ENABLED} is set, but OpenTelemetry's {protocol} is not installed: {install_hint('otel')}"
+        )
+    return _open(env.get("OTEL_SERVICE_NAME") or service, protocol)
 
 
-def _open(service: str) -> Tracing:
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+def _is_installed(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:  # what it lies in isn't there
+        return False
+
+
+def _open(service: str, protocol: str) -> Tracing:
     from opentelemetry.sdk.resources import SERVICE_NAME, Resource
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
     provider = TracerProvider(resource=Resource.create({SERVICE_NAME: service}), shutdown_on_exit=False)
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    provider.add_span_processor(BatchSpanProcessor(_exporter(protocol)))
     return Tracing(provider.get_tracer("dynamo"), provider)
+
+
+def _exporter(protocol: str) -> SpanExporter:
+    """Import what speaks the protocol, and nothing else: a process needs one of both."""
+    if protocol == _GRPC:
+        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
+
+        return GrpcExporter()
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
+
+    return HttpExporter()

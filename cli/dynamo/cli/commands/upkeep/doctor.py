@@ -89,7 +89,9 @@ def _read(name: str | None) -> tuple[list[DynamoPipeline], list[Finding]]:
         return read_pipelines(Path(name)), []
     except PipelineFileError as error:
         mend = f"correct it; dynamo validate {name}"
-        return [], [Finding("bad-file", f"{name} isn't valid", str(p), mend) for p in error.problems]
+        # A misspelt name is the cause of what is missing then.
+        problems = sorted(map(str, error.problems), key=lambda problem: "is not a field" not in problem)
+        return [], [Finding("bad-file", f"{name} isn't valid", problem, mend) for problem in problems]
 
 
 def _local_facts(name: str) -> LocalFacts:

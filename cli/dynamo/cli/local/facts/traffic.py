@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import http.client
 import urllib.request
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from dynamo.cli.diagnosis.traffic import TrafficFacts
@@ -28,7 +28,7 @@ def ask(url: str, pipeline: str) -> TrafficFacts | None:
 
 def read(text: str, pipeline: str, where: str = "") -> TrafficFacts:
     """Return the facts of a text in Prometheus' format."""
-    sums: Counter[str] = Counter()
+    sums: defaultdict[str, float] = defaultdict(float)
     failures: Counter[str] = Counter()
     rejections: Counter[str] = Counter()
     timeouts: Counter[str] = Counter()
@@ -54,7 +54,7 @@ def read(text: str, pipeline: str, where: str = "") -> TrafficFacts:
     )  # fmt: skip
 
 
-def _mean(sums: Counter[str], histogram: str) -> float | None:
+def _mean(sums: Mapping[str, float], histogram: str) -> float | None:
     count = sums[f"{histogram}_count"]
     return sums[f"{histogram}_sum"] / count if count else None
 
