@@ -124,7 +124,7 @@ def test_a_server_without_servers(tmp_path: Path) -> None:
                 model="mock", messages=[{"role": "user", "content": "hi"}], max_tokens=5, stream=True
             )
             assert [chunk.choices[0].finish_reason for chunk in said][-1] == "length"
-        assert server.stop(60, signal.SIGINT) == 0
+        assert server.stop(60, signal.SIGINT) == 130
 
 
 def test_a_port_in_use_is_named(tmp_path: Path) -> None:
