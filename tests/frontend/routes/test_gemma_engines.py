@@ -177,3 +177,24 @@ def test_a_base_model_is_made_to_call_tools(real: Real, choice: Any) -> None:
     parts = [part for chunk in chunks for part in chunk.delta.tool_calls or ()]
     assert [part.function.name for part in parts if part.function.name] == [call.function.name]
     assert "".join(part.function.arguments for part in parts) == call.function.arguments
+
+
+@pytest.mark.timeout(500)
+def test_a_prompt_is_scored_as_its_answer_was(real: Real) -> None:
+    """What the engine said of its own tokens is what it says of them in a prompt, as lm-eval asks for it."""
+    with real.site.client(timeout=200) as client:
+        made = client.completions.create(
+            model="gemma", prompt=PROMPTS[0], max_tokens=TOKENS, temperature=0, logprobs=1
+        ).choices[0]
+        whole = client.completions.create(
+            model="gemma", prompt=PROMPTS[0] + made.text, max_tokens=0, echo=True, logprobs=2
+        )
+    assert made.logprobs is not None
+    scores = whole.choices[0].logprobs
+    assert scores is not None
+    assert whole.usage is not None
+    assert whole.choices[0].text == PROMPTS[0] + made.text
+    assert len(scores.token_logprobs or ()) == whole.usage.prompt_tokens
+    assert (scores.token_logprobs or ())[0] is None
+    assert (scores.token_logprobs or ())[-TOKENS:] == pytest.approx(made.logprobs.token_logprobs, abs=0.2)
+    assert all(score > -30 for score in (scores.token_logprobs or ())[1:])

@@ -27,6 +27,7 @@ from dynamo.runtime.process.extras import install_hint
 from dynamo.worker.engine import GUIDED, Abort, EngineFacts, EngineLoad, Sink, VectorSink, nothing_wanted
 from dynamo.worker.engines.llamacpp.calls import CallSequence
 from dynamo.worker.engines.llamacpp.embeddings import ARGUMENTS, INPUT_TOKENS, own_dimensions, pooling_of, vectors
+from dynamo.worker.engines.llamacpp.prompt_scores import PromptScores
 from dynamo.worker.engines.llamacpp.requests import (
     ChunkReader,
     CompletionPhase,
@@ -174,8 +175,11 @@ class LlamaCpp:
             raise InvalidArgument("min_tokens: llamacpp can't do it together with guided decoding")
         if request.stop_conditions.max_tokens == 0:
             return nothing_wanted(sink)
-        reader = ChunkReader(self._vocabulary, request.output_options.logprobs)
-        return self._threads.submit(ThreadedRequest(request, sink, _Text(wanted, CallSequence(request, room, reader))))
+        best = request.output_options.prompt_logprobs
+        scores = None if best is None else PromptScores(request.token_ids, best)
+        reader = ChunkReader(self._vocabulary, request.output_options.logprobs, None if scores is None else 0)
+        state = _Text(wanted, CallSequence(request, room, reader), scores)
+        return self._threads.submit(ThreadedRequest(request, sink, state))
 
     def embed(self, request: EmbeddingRequest, sink: VectorSink) -> Abort:
         check_inputs(request, self._context)
@@ -202,21 +206,35 @@ class LlamaCpp:
 
     def _generate(self, job: ThreadedRequest) -> None:
         """Make the calls of a request; each continues with what the ones before produced."""
-        sampling, calls = job.state
+        sampling, calls, scores = job.state
+        if scores is not None:
+            self._score(job, scores)
         grammar = grammar_of(job.request.sampling_options.guided_decoding)
         while job.wanted and (phase := calls.next_call()) is not None:
-            hear = partial(self._hear, job, phase)
+            hear = partial(self._hear, job, partial(self._take, job, calls, phase))
             body = completion(sampling, calls.tokens, phase, self._given["n_batch"], grammar)
             self._server.handle_completions(body, hear)
         if job.wanted:
             self._threads.finish(job, *calls.end)
 
-    def _hear(self, job: ThreadedRequest, phase: CompletionPhase, data: bytes) -> bool:
+    def _score(self, job: ThreadedRequest, scores: PromptScores) -> None:
+        """Push the prompt's log probabilities."""
+
+        def take(data: bytes) -> bool:
+            scores.hear(read_chunk(data))
+            return False
+
+        while job.wanted and (body := scores.next_call()) is not None:
+            self._server.handle_completions(body, partial(self._hear, job, take))
+        if job.wanted:
+            self._threads.push(job, [], scores.extras())
+
+    def _hear(self, job: ThreadedRequest, take: Callable[[bytes], bool], data: bytes) -> bool:
         """Take a chunk; True cancels at llama.cpp. Its package would keep an exception to itself."""
         if not job.wanted:
             return True
         try:
-            return self._take(job, job.state.calls, phase, data)
+            return take(data)
         except DynamoException as error:
             self._threads.fail(job, error)
         except Exception as error:
@@ -241,6 +259,7 @@ class _Text(NamedTuple):
 
     wishes: dict[str, Any]
     calls: CallSequence
+    scores: PromptScores | None
 
 
 def adapters(given: list[Any]) -> list[tuple[str, float]]:

@@ -31,7 +31,7 @@ from dynamo.llm.protocols import (
 )
 from dynamo.runtime.errors import DynamoException, EngineError, InvalidArgument
 from dynamo.worker.engines.constraints.checks import COMPILED, bounded, lark_of, try_out
-from dynamo.worker.engines.support.request_checks import UNKNOWN_LOGPROB, logit_bias, refuse_prompt_scores
+from dynamo.worker.engines.support.request_checks import UNKNOWN_LOGPROB, logit_bias
 from dynamo.worker.engines.support.sampling import sampling_of
 
 _ALWAYS: Final = {"stream": True, "cache_prompt": True}
@@ -54,7 +54,6 @@ class CompletionPhase(NamedTuple):
 
 def wishes(request: PreprocessedRequest) -> dict[str, Any]:
     """Return what all calls of a request have in common; `InvalidArgument` for what can't be asked."""
-    refuse_prompt_scores(request, EngineName.LLAMACPP)
     logprobs = request.output_options.logprobs
     body = sampling_of(EngineName.LLAMACPP, request.sampling_options)
     if bias := logit_bias(request):
@@ -177,9 +176,10 @@ class ChunkTokens(NamedTuple):
 class ChunkReader:
     """Reads the chunks of one request into pieces."""
 
-    def __init__(self, vocabulary: TokenBytes, logprobs: int | None) -> None:
+    def __init__(self, vocabulary: TokenBytes, logprobs: int | None, cached: int | None = None) -> None:
+        """Begin; `cached`: prompt tokens from the cache, where llama.cpp will tell of what was just computed."""
         self._vocabulary, self._logprobs = vocabulary, logprobs
-        self._cached: int | None = None
+        self._cached = cached
         self._told = False
 
     def read(self, chunk: Chunk, most: int | None = None) -> ChunkTokens:
