@@ -123,7 +123,9 @@ def peer_variables(servers: Servers) -> dict[str, str]:
 
 def our_variables(servers: Servers) -> dict[str, str]:
     """The environment of our processes, with an etcd and a nats-server started for them."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("DYN_", "ETCD_", "NATS_"))}
+    env = {
+        k: v for k, v in os.environ.items() if k == "DYN_DIRECT_FRAMES" or not k.startswith(("DYN_", "ETCD_", "NATS_"))
+    }
     # The repository's root is on our own path only: servers run as they are installed.
     env["PYTHONPATH"] = os.pathsep.join(p for p in env.get("PYTHONPATH", "").split(os.pathsep) if p != str(ROOT))
     return env | {"ETCD_ENDPOINTS": start_etcd(servers), "NATS_SERVER": start_nats(servers), "DYN_LOG": LOG_LEVEL}

@@ -54,6 +54,10 @@ CONNECTIONS: Final = {
     "NATS_TLS_CA": ("", "File with the authorities that sign the certificates of the NATS servers."),
     "NATS_TLS_CERT": ("", "File with the client certificate for NATS; set `NATS_TLS_KEY`, too."),
     "NATS_TLS_KEY": ("", "File with the key of that certificate."),
+    "DYN_DIRECT_FRAMES": (
+        "on",
+        "`off` sends all tokens over NATS, also between processes of one user on one machine; see `--direct-frames`.",
+    ),
     "DYN_RUNTIME_GRACEFUL_SHUTDOWN_TIMEOUT_SECS": (
         "30",
         "Seconds that running streams may continue after SIGTERM, in your own programs over `dynamo.runtime`.",

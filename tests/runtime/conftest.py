@@ -40,8 +40,11 @@ def start_nats(tmp_path: Path) -> Iterator[Callable[..., NatsServer]]:
 class World:
     """Makes connected buses that reach each other; closes them all."""
 
-    def __init__(self, server: NatsServer | None, network: MemoryNetwork | None = None) -> None:
+    def __init__(
+        self, server: NatsServer | None, network: MemoryNetwork | None = None, *, direct: bool = False
+    ) -> None:
         self.server = server
+        self.direct = direct
         self.network = network or MemoryNetwork()
         self.buses: list[MemoryBus | NatsBus] = []
         self.namespace = f"t{new_id():x}"
@@ -55,14 +58,14 @@ class World:
 
     async def worker(self, handler: Any, *, endpoint: str = "generate", **options: Any) -> Any:
         """`(server, instance)`: a worker of its own that serves `handler`."""
-        server = RequestServer(await self.bus(), new_id(), **options)
+        server = RequestServer(await self.bus(), new_id(), **{"direct": self.direct, **options})
         self._parts.append(server)
         path = EndpointPath(self.namespace, "backend", endpoint)
         await server.serve(path, handler)
         return server, InstanceKey(path, server.worker_id)
 
     async def caller(self, **options: Any) -> Caller:
-        caller = Caller(await self.bus(), new_id(), **options)
+        caller = Caller(await self.bus(), new_id(), **{"direct": self.direct, **options})
         self._parts.append(caller)
         await caller.start([self.namespace])
         return caller
@@ -74,10 +77,25 @@ class World:
             await bus.close()
 
 
-@pytest.fixture(params=["memory", pytest.param("nats", marks=pytest.mark.servers)])
+NATS = pytest.param("nats", marks=pytest.mark.servers)
+NATS_AND_DIRECT = pytest.param("nats and direct", marks=pytest.mark.servers)
+
+
+def _world(request: pytest.FixtureRequest) -> World:
+    server = request.getfixturevalue("nats_server") if request.param.startswith("nats") else None
+    return World(server, direct=request.param.endswith("direct"))
+
+
+@pytest.fixture(params=["memory", "memory and direct", NATS, NATS_AND_DIRECT])
 def world(request: pytest.FixtureRequest) -> World:
-    """One test over both buses."""
-    return World(request.getfixturevalue("nats_server") if request.param == "nats" else None)
+    """One test over both buses, with and without frames beside them."""
+    return _world(request)
+
+
+@pytest.fixture(params=["memory", NATS])
+def buses(request: pytest.FixtureRequest) -> World:
+    """One test over both buses alone."""
+    return _world(request)
 
 
 @pytest.fixture

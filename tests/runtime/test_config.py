@@ -32,12 +32,14 @@ def test_everything_is_read(tmp_path: Path) -> None:
         "NATS_AUTH_TOKEN": "t", "NATS_AUTH_NKEY": here, "NATS_AUTH_CREDENTIALS_FILE": here, "NATS_TLS_CA": here,
         "NATS_TLS_CERT": here, "NATS_TLS_KEY": here, "DYN_DISCOVERY_BACKEND": "mem",
         "DYN_RUNTIME_GRACEFUL_SHUTDOWN_TIMEOUT_SECS": "7", "POD_NAME": "w-0", "UNRELATED": "x",
+        "DYN_DIRECT_FRAMES": "off",
     }  # fmt: skip
     assert RuntimeConfig.from_env(env) == RuntimeConfig(
         EtcdConfig(("http://a:1", "https://b:2", "c:3"), "u", "p", here, here, here, 3.5),
         NatsConfig(("nats://n:4222", "tls://m"), "u", "p", "t", here, here, here, here, here),
         "mem",
         7.0,
+        False,
         "w-0",
     )
     assert RuntimeConfig.from_env({}).host == socket.gethostname()
@@ -63,6 +65,7 @@ def test_everything_is_read(tmp_path: Path) -> None:
         ("NATS_AUTH_PASSWORD", "alone"),
         ("NATS_AUTH_CREDENTIALS_FILE", "/nowhere/creds"),
         ("DYN_DISCOVERY_BACKEND", "zookeeper"),
+        ("DYN_DIRECT_FRAMES", "perhaps"),
         ("DYN_RUNTIME_GRACEFUL_SHUTDOWN_TIMEOUT_SECS", "-1"),
     ],
 )
@@ -110,3 +113,12 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     (tmp_path / "password").write_bytes(b"\xff\xfe")
     with pytest.raises(InvalidArgument, match=r"NATS_AUTH_DIR: .*password can't be read"):
         RuntimeConfig.from_env({"NATS_AUTH_DIR": str(tmp_path)}).nats.with_files()
+
+
+@pytest.mark.parametrize(
+    ("variable", "option", "direct"), [("on", "on", True), ("off", "on", False), ("", "off", False)]
+)
+def test_direct_frames_are_off_where_anything_says_so(variable: str, option: str, direct: bool) -> None:
+    """The variable holds for programs that have no such option, too."""
+    config = RuntimeConfig.from_env({"DYN_DIRECT_FRAMES": variable}).told("mem", option)
+    assert (config.direct_frames, config.discovery_backend) == (direct, "mem")

@@ -74,7 +74,7 @@ async def _serve(settings: FrontendSettings) -> None:
     tracing = tracing_from_env("dynamo-frontend")
     sockets = _sockets(settings)
     try:
-        config = replace(RuntimeConfig.from_env(), discovery_backend=settings.discovery_backend)
+        config = RuntimeConfig.from_env().told(settings.discovery_backend, settings.direct_frames)
         runtime = await DistributedRuntime.create(config)
     except BaseException:
         for sock in sockets:

@@ -79,6 +79,7 @@ class FrontendSettings:
     disagg: DisaggSettings = group(DisaggSettings)
     sessions: SessionSettings = group(SessionSettings)
     discovery_backend: str = like(ProgramOptions, "discovery_backend")
+    direct_frames: str = like(ProgramOptions, "direct_frames")
     shutdown_delay_secs: float = setting(
         5.0,
         "Seconds to go on accepting after SIGTERM, until no proxy sends here any more; as long again after each "

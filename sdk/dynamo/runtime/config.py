@@ -93,6 +93,8 @@ class RuntimeConfig:
     discovery_backend: str = ETCD
     grace: float = 30.0
     """Seconds that a shutdown waits for running streams."""
+    direct_frames: bool = True
+    """Whether frames may go beside NATS between processes of one user on one machine."""
     host: str = dataclasses.field(default_factory=socket.gethostname)
     """What the records of this process say of where it runs."""
 
@@ -105,8 +107,14 @@ class RuntimeConfig:
             nats=_nats(read),
             discovery_backend=read.choice("DYN_DISCOVERY_BACKEND", ETCD, (ETCD, MEMORY)),
             grace=read.number("DYN_RUNTIME_GRACEFUL_SHUTDOWN_TIMEOUT_SECS", 30.0, least=0.0),
+            direct_frames=read.choice("DYN_DIRECT_FRAMES", "on", ("on", "off")) == "on",
             host=read.text(POD_NAME) or socket.gethostname(),
         )
+
+    def told(self, discovery_backend: str, direct_frames: str) -> RuntimeConfig:
+        """Return it as a program's options have it; `off` in the environment holds for programs without that one."""
+        direct = self.direct_frames and direct_frames == "on"
+        return dataclasses.replace(self, discovery_backend=discovery_backend, direct_frames=direct)
 
 
 class _Reader:

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from dynamo.runtime.backends import Backends, MemoryWorld, asked_config, in_memory, parts_of
+from dynamo.runtime.backends import NATS, Backends, MemoryWorld, asked_config, in_memory, parts_of
 from dynamo.runtime.cancellation import CancellationToken
 from dynamo.runtime.client import Client
 from dynamo.runtime.config import RuntimeConfig
@@ -81,8 +81,9 @@ class DistributedRuntime:
     def _compose(self, backends: Backends) -> None:
         self.config, self.store, self.bus = backends.config, backends.store, backends.bus
         self.id, self.client_id = new_id(), new_id()
-        self.caller = Caller(self.bus, self.client_id)
-        self.server = RequestServer(self.bus, self.id)
+        direct = self.config.direct_frames and backends.transport == NATS
+        self.caller = Caller(self.bus, self.client_id, direct=direct)
+        self.server = RequestServer(self.bus, self.id, direct=direct)
         self.registry = Registry(
             self.store, self._ping, self.client_id, lease_ttl=self.config.etcd.lease_ttl, transport=backends.transport,
             host=self.config.host,

@@ -36,6 +36,17 @@ def spy(bus: Any, published: list[str]) -> None:
     bus.publish = noting
 
 
+def spy_on_frames(server: Any, frames: list[bytes]) -> None:
+    """Note the frames that a worker sends from now on, whatever their way."""
+    put = server._put
+
+    def noting(peer: Any, frame: bytes) -> None:
+        frames.append(frame)
+        put(peer, frame)
+
+    server._put = noting
+
+
 class Holding:
     """A handler whose streams the test drives."""
 

@@ -181,7 +181,7 @@ def test_one_request_larger_than_all(start_nats: Callable[..., Any], over: Any, 
 
 def test_a_worker_that_reads_nothing(memory: Any, reader: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """What has waited too long for its turn ends, retryably; nothing beyond the window was sent."""
-    monkeypatch.setattr("dynamo.runtime.request_plane.caller.HOLD", 0.3)
+    monkeypatch.setattr("dynamo.runtime.request_plane.request_sender.HOLD", 0.3)
     sent: list[int] = []
 
     def drop(subject: str, data: bytes) -> bool:

@@ -23,7 +23,7 @@ from dynamo.runtime.request_plane.wire import (
 RAW = msgspec.Raw(encoder.encode({"a": 1}))
 
 GOLDEN: list[tuple[Any, str]] = [
-    (Request(1, 2, 3, "r", 4, {"k": "v"}, RAW), "98a171010203a17204" + "81a16ba176" + "81a16101"),
+    (Request(1, 2, 3, "r", 4, {"k": "v"}, RAW), "99a171010203a17204" + "81a16ba176" + "81a16101" + "c400"),
     (Chunk(2, 3, 0, 2, b"xy"), "96a16b02030002c4027879"),
     (Rejection(3, "draining", "bye"), "94a17803a8647261696e696e67a3627965"),
     (Item(3, [1, 2], 1), "9303" + "920102" + "01"),

@@ -129,6 +129,7 @@ class WorkerSettings:
         "", "Request of the probe, as a JSON object or @FILE; default: one token.", env="DYN_HEALTH_CHECK_PAYLOAD"
     )
     discovery_backend: str = like(ProgramOptions, "discovery_backend", help="Where instances are registered.")
+    direct_frames: str = like(ProgramOptions, "direct_frames")
     verbose: int = 0
 
     def check(self) -> None:

@@ -20,3 +20,9 @@ class ProgramOptions:
     discovery_backend: str = setting(
         "etcd", "Where instances are found.", env="DYN_DISCOVERY_BACKEND", choices=("etcd", "mem")
     )
+    direct_frames: str = setting(
+        "on",
+        "Tokens go from worker to frontend beside NATS where both run as one user on one machine and in one network "
+        "namespace; `off`: always over NATS.",
+        env="DYN_DIRECT_FRAMES", choices=("on", "off"),
+    )  # fmt: skip

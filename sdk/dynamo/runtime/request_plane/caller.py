@@ -15,34 +15,28 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-import msgspec
-
 from dynamo.runtime.context import Context
 from dynamo.runtime.errors import (
     Cancelled,
     CannotConnect,
-    CapacityExceeded,
     DynamoException,
     InvalidArgument,
     from_code,
 )
-from dynamo.runtime.names import InstanceKey, control_subject, frame_subject, reply_subject, request_subject
+from dynamo.runtime.names import InstanceKey, frame_subject, reply_subject, request_subject
 from dynamo.runtime.process.tasks import TaskOwner
 from dynamo.runtime.request_plane.call import Call, Listening, OnEnd, OnItem
 from dynamo.runtime.request_plane.control_client import ControlClient
+from dynamo.runtime.request_plane.direct_frames import DirectReceiver
 from dynamo.runtime.request_plane.inbox import Inbox
-from dynamo.runtime.request_plane.request_sender import RESEND, Sending
+from dynamo.runtime.request_plane.request_sender import HOLD, RESEND, Sending
 from dynamo.runtime.request_plane.wire import (
-    CANCEL,
     PING,
     UNREADABLE,
-    VERSION,
-    Control,
     ControlReply,
     decode_frame,
     decode_pong,
     decode_rejection,
-    encoder,
 )
 from dynamo.runtime.transport.bus import Bus, Message, Verdict
 
@@ -53,8 +47,6 @@ _log = logging.getLogger(__name__)
 TICK: Final = 0.1
 GRACE: Final = 5.0
 """Seconds after an own reconnect in which "nobody listens" means "try again"."""
-HOLD: Final = 30.0
-"""Seconds that a request without a deadline waits for a bus that is away."""
 _NOT_CONNECTED: Final = "Not connected to the message bus. Check NATS_SERVER."
 OUTAGE: Final = 10.0
 """Seconds without the bus after which open streams are given up."""
@@ -63,7 +55,10 @@ OUTAGE: Final = 10.0
 class Caller:
     """Caller of instances over one bus: everything that one process asks of them."""
 
-    def __init__(self, bus: Bus, client_id: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, bus: Bus, client_id: int, *, clock: Callable[[], float] = time.monotonic, direct: bool = False
+    ) -> None:
+        """Begin; `direct`: workers that can reach this process may send frames beside the bus."""
         self._bus = bus
         self._client = client_id
         self._clock = clock
@@ -72,11 +67,11 @@ class Caller:
         self._tasks = TaskOwner(_log)
         self._calls: dict[int, Call] = {}
         self._control_client = ControlClient(bus, client_id)
-        self._sending = Sending(bus, client_id, self._control_client, clock, self.end, self._on_pong)
+        self._sending = Sending(bus, client_id, self._control_client, clock, self.end, self._on_pong, self._offer)
+        self._direct = DirectReceiver(self._on_direct_frame, clock, lambda: bus.max_payload) if direct else None
         self._last_stream = 0
         self._verdicts: list[Callable[[InstanceKey, Verdict], None]] = []
         self._batch: list[Callable[[], None]] = []
-        self._cancelling: dict[InstanceKey, list[int]] = {}
         self._ticking: asyncio.TimerHandle | None = None
         self._tick_due = 0.0
         self._grace_until = 0.0
@@ -119,6 +114,8 @@ class Caller:
             return error
         except asyncio.CancelledError:  # by `stop`; those that wait weren't cancelled
             return Cancelled("this client is shutting down")
+        if self._direct is not None:
+            await self._direct.start()
         self._listening[namespace] = here
         return None
 
@@ -126,13 +123,15 @@ class Caller:
         """End everything: open streams end with `Cancelled`."""
         for call in tuple(self._calls.values()):
             self.end(call, Cancelled("this client is shutting down"))
-        self._send_cancels()
+        self._control_client.send_cancels()
         self._control_client.give_up(CannotConnect("this client is shutting down"))
         if self._ticking is not None:
             self._ticking.cancel()
             self._ticking = None
         self._tasks.cancel()
         await self._tasks.ended()
+        if self._direct is not None:
+            self._direct.stop()
         for here in self._listening.values():
             await here.leave()
         self._listening.clear()
@@ -216,7 +215,25 @@ class Caller:
             self._complain(here, message, error)
             return
         inbox = here.inboxes.get(frame.worker)
-        if inbox is None:
+        if inbox is None or (frame.heartbeat and inbox.early.linked):
+            return  # a heartbeat that overtakes frames of the worker's stream says nothing
+        before = inbox.verdict
+        inbox.receive(frame, self._clock())
+        self._act(inbox, before)
+
+    def _offer(self, inbox: Inbox) -> bytes:
+        return b"" if self._direct is None else self._direct.offer(inbox)
+
+    def _on_direct_frame(self, inbox: Inbox, data: bytes) -> None:
+        """Take a frame that came on a worker's own stream."""
+        try:
+            frame = decode_frame(data)
+        except UNREADABLE:
+            frame = None
+        if frame is None or frame.worker != inbox.key.id:
+            self.garbage += 1
+            if self._direct is not None:
+                self._direct.hang_up(inbox)
             return
         before = inbox.verdict
         inbox.receive(frame, self._clock())
@@ -285,21 +302,8 @@ class Caller:
         self._verdicts.append(listener)
 
     def _collect(self, inbox: Inbox) -> None:
-        """Put the inbox's cancels beside the others; they leave together, one message per worker."""
-        if not self._cancelling:
-            asyncio.get_running_loop().call_soon(self._send_cancels)
-        self._cancelling.setdefault(inbox.key, []).extend(inbox.to_cancel)
+        self._control_client.cancel(inbox.key, inbox.to_cancel)
         inbox.to_cancel.clear()
-
-    def _send_cancels(self) -> None:
-        cancelling, self._cancelling = self._cancelling, {}
-        for instance, streams in cancelling.items():
-            data = encoder.encode(Control(VERSION, self._client, CANCEL, msgspec.Raw(encoder.encode(streams))))
-            try:
-                self._bus.publish(control_subject(instance), data)
-            except CannotConnect:
-                # Repeated when an item of such a stream arrives.
-                _log.debug("%d cancels could not be sent", len(streams))
 
     # -- time
 
@@ -320,6 +324,8 @@ class Caller:
                 watched |= self._look_after(inbox, now)
                 if inbox.forgettable(now):
                     del here.inboxes[worker]
+                    if self._direct is not None:
+                        self._direct.forget(inbox)
         if watched:
             self._arm(now)
 
@@ -327,18 +333,12 @@ class Caller:
         if self._away_since is not None:
             self._sit_out(inbox, now)
             return inbox.watched()
-        for stream in tuple(inbox.pending.values()):
-            if not isinstance(stream, Call):
-                continue
-            if stream.resend_at and now >= stream.resend_at:
-                self._sending.send(stream, now)
-            elif stream.waits_since is not None and now - stream.waits_since >= HOLD:
-                inbox.end(stream, CapacityExceeded("the worker has too much to read from here"), now)
-        if inbox.pending and inbox.pace.waiting and inbox.pace.asks(now):
-            self._sending.ask(inbox, now)
-        before = inbox.verdict
+        self._sending.look_after(inbox, now)
+        before, gaps = inbox.verdict, inbox.gaps
         if inbox.tick(now):
             self._ping_inbox(inbox, now)
+        if inbox.gaps != gaps and self._direct is not None:
+            self._direct.hang_up(inbox)  # its stream doesn't bring what was sent
         self._act(inbox, before)
         return inbox.watched()
 

@@ -7,6 +7,7 @@ question has a reply subject of its own under the client's inbox.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
@@ -16,6 +17,7 @@ import msgspec
 from dynamo.runtime.errors import CannotConnect, ConnectionTimeout, DynamoException, EngineError, from_code
 from dynamo.runtime.names import InstanceKey, control_subject, reply_subject
 from dynamo.runtime.request_plane.wire import (
+    CANCEL,
     PING,
     UNREADABLE,
     VERSION,
@@ -25,6 +27,8 @@ from dynamo.runtime.request_plane.wire import (
     encoder,
 )
 from dynamo.runtime.transport.bus import Bus, Message
+
+_log = logging.getLogger(__name__)
 
 MAX_PINGS: Final = 1024
 OnReply = Callable[["ControlReply | DynamoException"], None]
@@ -39,6 +43,7 @@ class ControlClient:
         self._last = 0
         self._waiting: dict[str, OnReply] = {}
         self._pings: deque[str] = deque()
+        self._cancelling: dict[InstanceKey, list[int]] = {}
 
     def ask(self, instance: InstanceKey, op: str, body: Any, on_reply: OnReply) -> str:
         """Send one question; returns the token under which `forget` ends the waiting."""
@@ -55,6 +60,23 @@ class ControlClient:
         self._pings.append(self.ask(instance, PING, None, on_reply))
         if len(self._pings) > MAX_PINGS:
             self.forget(self._pings.popleft())
+
+    def cancel(self, instance: InstanceKey, streams: list[int]) -> None:
+        """Have streams cancelled; all of one turn of the loop leave together, one message per worker."""
+        if not self._cancelling:
+            asyncio.get_running_loop().call_soon(self.send_cancels)
+        self._cancelling.setdefault(instance, []).extend(streams)
+
+    def send_cancels(self) -> None:
+        """Send now what is to be cancelled."""
+        cancelling, self._cancelling = self._cancelling, {}
+        for instance, streams in cancelling.items():
+            data = encoder.encode(Control(VERSION, self._client, CANCEL, msgspec.Raw(encoder.encode(streams))))
+            try:
+                self._bus.publish(control_subject(instance), data)
+            except CannotConnect:
+                # Repeated when an item of such a stream arrives.
+                _log.debug("%d cancels could not be sent", len(streams))
 
     async def answer(self, instance: InstanceKey, op: str, body: Any, timeout: float) -> Any:
         """Ask and wait; raises what went wrong."""

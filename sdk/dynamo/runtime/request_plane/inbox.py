@@ -24,6 +24,7 @@ from dynamo.runtime.errors import (
 )
 from dynamo.runtime.names import InstanceKey
 from dynamo.runtime.request_plane.call import OpenStream
+from dynamo.runtime.request_plane.early_frames import EarlyFrames
 from dynamo.runtime.request_plane.request_sender import Pace
 from dynamo.runtime.request_plane.wire import FAILED, HEARTBEAT, MORE, VERSION, Item, Pong, StepFrame
 from dynamo.runtime.transport.bus import Verdict
@@ -77,6 +78,7 @@ class Inbox:
         """Streams whose end the worker must hear of; the owner sends and empties it."""
         self.repeats = 0
         self.gaps = 0
+        self.early = EarlyFrames()
         self._expected: int | None = None
         self._ghosts: dict[int, float] = {}
         self._heard = now
@@ -94,7 +96,8 @@ class Inbox:
     def open(self, stream: OpenStream, now: float) -> None:
         """Begin: its request is about to be sent."""
         if self.idle:
-            self._expected = None
+            if not self.early.linked:  # a worker that has a stream to us doesn't forget us
+                self._expected = None
             self._heard = now
         stream.since = now
         self.pending[stream.stream] = stream
@@ -137,18 +140,61 @@ class Inbox:
             return
         expected = self._expected
         if frame.heartbeat:
-            if expected is None or frame.seq >= expected:
+            if expected is None or (frame.seq >= expected and not self.early.keep(frame, now)):
                 self._advance(frame.seq, now)
             return
-        if frame.seq != expected:
-            if expected is not None and frame.seq < expected:
+        if frame.seq != expected and not self._in_turn(frame, expected, now):
+            return
+        self._take(frame, now)
+        if self.early.since is not None:
+            while (following := self.early.next(frame.seq + 1)) is not None:
+                frame = following
+                self._take(frame, now)
+
+    def _in_turn(self, frame: StepFrame, expected: int | None, now: float) -> bool:
+        """Tell whether a frame of another number than the expected one is to be taken now."""
+        if expected is not None:
+            if frame.seq < expected:
                 self.repeats += 1
-                return
-            self._advance(frame.seq - 1, now)
+                return False
+            if self.early.keep(frame, now):
+                return False
+            if self.early.since is not None:
+                self.early.frames[frame.seq] = frame
+                self.give_up(now)
+                return False
+        self._advance(frame.seq - 1, now)
+        return True
+
+    def _take(self, frame: StepFrame, now: float) -> None:
         self._expected = frame.seq + 1
         for stream in frame.accepted:
             self._accept(stream, now)
         self._deliver(frame.items, now)
+
+    def give_up(self, now: float) -> None:
+        """Go on without the frames that others wait for."""
+        frames, claimed = self.early.give_up()
+        for frame in frames:
+            self._advance(frame.seq - 1, now)
+            self._take(frame, now)
+        if self._expected is not None and claimed >= self._expected:
+            self._advance(claimed, now)
+
+    def link(self, sent: int) -> None:
+        """Note that the worker has a stream to us; `sent` was its last frame's number when it heard of ours."""
+        self.early.linked = True
+        if self._expected is None:
+            self._expected = sent + 1
+
+    def unlink(self, now: float) -> None:
+        """Note that its stream to us has ended."""
+        self.early.unlink(now)
+
+    @property
+    def linkable(self) -> bool:
+        """Tell whether `link` would know which frame comes next: nothing is open, or frames have come."""
+        return not self.early.linked and (self._expected is not None or self.idle)
 
     def _advance(self, seq: int, now: float) -> None:
         """Go on to `seq`: all frames up to it were sent; fail what was lost with those that did not come."""
@@ -222,11 +268,15 @@ class Inbox:
             self._pinged += seconds
         if self._claim is not None:
             self._claim.due += seconds
+        if self.early.since is not None:
+            self.early.since += seconds
         for stream in self.pending.values():
             stream.since += seconds
 
     def tick(self, now: float) -> bool:
         """Act on what did not come; True: send a ping and call `pinged`."""
+        if self.early.since is not None and now - self.early.since >= SETTLE:
+            self.give_up(now)
         if self._claim is not None and now >= self._claim.due:
             self._settle(self._claim, now)
         if self._pinged is not None and now - self._pinged >= PING_TIMEOUT:
@@ -247,7 +297,7 @@ class Inbox:
 
     def watched(self) -> bool:
         """Tell whether `tick` has anything to look at."""
-        return not self.idle or self.verdict is not Verdict.ALIVE
+        return not self.idle or self.verdict is not Verdict.ALIVE or self.early.since is not None
 
     def pinged(self, now: float) -> None:
         self._pinged = self._asked = now
@@ -313,6 +363,7 @@ class Inbox:
     def _settle(self, claim: _Claim, now: float) -> None:
         """Compare a pong's words with what came since; whatever is missing was lost."""
         self._claim = None
+        self.give_up(now)
         if self._expected is not None and self._expected <= claim.pong.seq:
             self._advance(claim.pong.seq, now)
         known = set(claim.pong.streams)

@@ -42,10 +42,10 @@ class Outbox:
     a heartbeat repeats the last number.
     """
 
-    __slots__ = ("_worker", "accepted", "failed", "items", "last_sent", "seq", "streams")
+    __slots__ = ("accepted", "failed", "items", "last_sent", "seq", "streams", "worker")
 
     def __init__(self, worker: int, now: float) -> None:
-        self._worker = worker
+        self.worker = worker
         self.seq = 0
         """The number of the last frame."""
         self.streams: set[int] = set()
@@ -73,7 +73,7 @@ class Outbox:
             return []
         self.last_sent = now
         try:
-            frame = encoder.encode(StepFrame(VERSION, self._worker, self.seq + 1, self.accepted, self.items))
+            frame = encoder.encode(StepFrame(VERSION, self.worker, self.seq + 1, self.accepted, self.items))
         except UNENCODABLE:
             frames = list(self._cut(limit))
         else:
@@ -91,7 +91,7 @@ class Outbox:
         if not self.streams or now - self.last_sent < TICK * 0.9:
             return None
         self.last_sent = now
-        return encoder.encode(StepFrame(VERSION, self._worker, self.seq, [], [], True))
+        return encoder.encode(StepFrame(VERSION, self.worker, self.seq, [], [], True))
 
     def _cut(self, limit: int) -> Iterator[bytes]:
         """Yield frames of at most `limit` bytes; what can't be encoded becomes the end of its stream."""
@@ -114,7 +114,7 @@ class Outbox:
 
     def _frame(self, accepted: list[int], items: list[Any]) -> bytes:
         self.seq += 1
-        return encoder.encode(StepFrame(VERSION, self._worker, self.seq, accepted, items))
+        return encoder.encode(StepFrame(VERSION, self.worker, self.seq, accepted, items))
 
     def _encoded(self, room: int) -> Iterator[bytes]:
         """Yield each item by itself, encoded; nothing after the one that had to be replaced by a failure."""
@@ -134,10 +134,22 @@ class Outbox:
             yield data
 
 
+class Link(Protocol):
+    """Stream to a client, beside the bus."""
+
+    def send(self, frame: bytes) -> bool:
+        """Send one frame; False where that can't be."""
+
+    def close(self) -> None: ...
+
+
 class Peer:
     """One client in one namespace."""
 
-    __slots__ = ("_order", "_seen", "chunks", "client", "dirty", "missing", "outbox", "served", "streams", "subject")
+    __slots__ = (
+        "_order", "_seen", "chunks", "client", "direct_after", "dirty", "forgotten", "link", "missing", "outbox",
+        "served", "streams", "subject",
+    )  # fmt: skip
 
     def __init__(self, namespace: str, client: int, worker: int, now: float, shelf: Shelf | None = None) -> None:
         self.client = client
@@ -150,6 +162,11 @@ class Peer:
         """How often in a row nobody listened to its frames."""
         self.served: InstanceKey | None = None
         """The endpoint that it called last."""
+        self.link: Link | None = None
+        """Where its frames go directly; None: over the bus."""
+        self.direct_after = 0.0
+        """When an offer of its is taken up again."""
+        self.forgotten = False
         self._seen: set[int] = set()
         self._order: deque[int] = deque()
 
@@ -162,6 +179,14 @@ class Peer:
         if len(self._order) > REMEMBERED:
             self._seen.discard(self._order.popleft())
         return True
+
+    def forget(self) -> None:
+        """Note that it is no longer known here: should it come again, its frames are counted anew."""
+        self.forgotten = True
+        self.chunks.clear()
+        if self.link is not None:
+            self.link.close()
+            self.link = None
 
     def begin(self, incoming: Incoming) -> None:
         self.streams[incoming.stream] = incoming
@@ -311,11 +336,11 @@ class Peers:
     def _forget_first(self) -> None:
         first = next((key for key, peer in self._peers.items() if not peer.streams), None)
         if first is not None:
-            self._peers.pop(first).chunks.clear()
+            self._peers.pop(first).forget()
 
     def prune(self, now: float) -> None:
         """Forget what is over: unfinished requests that don't go on, and clients that have been quiet for long."""
         for key, peer in tuple(self._peers.items()):
             peer.chunks.expire(now)
             if not peer.streams and not peer.chunks.size and now - peer.outbox.last_sent > IDLE:
-                del self._peers[key]
+                self._peers.pop(key).forget()

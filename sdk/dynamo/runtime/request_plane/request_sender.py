@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import msgspec
 
-from dynamo.runtime.errors import CannotConnect, DynamoException, InvalidArgument
+from dynamo.runtime.errors import CannotConnect, CapacityExceeded, DynamoException, InvalidArgument
 from dynamo.runtime.request_plane.call import ACCEPTANCE, Call
 from dynamo.runtime.request_plane.chunks import split
 from dynamo.runtime.request_plane.control_client import ControlClient
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 RESEND: Final = 0.25
+HOLD: Final = 30.0
+"""Seconds that a request without a deadline waits for a bus that is away."""
 BYTES_PER_TURN: Final = 1024 * 1024
 """Of requests that wait, encoded and sent in one turn of the loop."""
 BYTES_PER_SECOND: Final = 8 * 1024 * 1024
@@ -135,11 +137,11 @@ class Sending:
 
     def __init__(
         self, bus: Bus, client: int, control_client: ControlClient, clock: Callable[[], float],
-        fail: Callable[[Call, DynamoException], None], on_pong: OnPong,
+        fail: Callable[[Call, DynamoException], None], on_pong: OnPong, offer: Callable[[Inbox], bytes],
     ) -> None:  # fmt: skip
-        """Begin; `fail` ends a call, `on_pong` hears that a worker is gone."""
+        """Begin; `fail` ends a call, `on_pong` hears that a worker is gone, `offer` goes with a request to it."""
         self._bus, self._client, self._control_client, self._clock = bus, client, control_client, clock
-        self._fail, self._on_pong = fail, on_pong
+        self._fail, self._on_pong, self._offer = fail, on_pong, offer
 
     def send(self, call: Call, now: float) -> None:
         """Send, or leave it to `pump` where the worker has enough to read, to the caller where the bus is away."""
@@ -199,7 +201,8 @@ class Sending:
         left = 0 if context.deadline is None else max(1, round((context.deadline - now) * 1000))
         try:
             raw = msgspec.Raw(encoder.encode(payload))
-            request = Request(VERSION, self._client, call.stream, context.id(), left, context.metadata, raw)
+            offer = self._offer(call.inbox)
+            request = Request(VERSION, self._client, call.stream, context.id(), left, context.metadata, raw, offer)
             data = encoder.encode(request)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise InvalidArgument(f"the request can't be sent: {error}") from error
@@ -217,6 +220,18 @@ class Sending:
             call.payload = None
         call.limit = ACCEPTANCE + (sum(map(len, call.request)) + WINDOW) / BYTES_PER_SECOND
         return True
+
+    def look_after(self, inbox: Inbox, now: float) -> None:
+        """Send again what is due, and give up what waited too long."""
+        for stream in tuple(inbox.pending.values()):
+            if not isinstance(stream, Call):
+                continue
+            if stream.resend_at and now >= stream.resend_at:
+                self.send(stream, now)
+            elif stream.waits_since is not None and now - stream.waits_since >= HOLD:
+                inbox.end(stream, CapacityExceeded("the worker has too much to read from here"), now)
+        if inbox.pending and inbox.pace.waiting and inbox.pace.asks(now):
+            self.ask(inbox, now)
 
     def begin_anew(self, call: Call, now: float) -> None:
         """Begin anew: the bus is back, what was on its way may be lost; a worker drops what it has seen before."""

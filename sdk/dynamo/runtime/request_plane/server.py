@@ -12,7 +12,7 @@ import functools
 import logging
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -28,8 +28,10 @@ from dynamo.runtime.errors import (
 )
 from dynamo.runtime.names import EndpointPath, InstanceKey, control_subject, gone_subject, request_subject
 from dynamo.runtime.request_plane.control_server import ControlHandler, ControlServer
+from dynamo.runtime.request_plane.direct_frames import DirectSender
 from dynamo.runtime.request_plane.generator_handler import from_generator
 from dynamo.runtime.request_plane.peer import TICK, Incoming, Peer, Peers
+from dynamo.runtime.request_plane.served_endpoint import Handler, ServedEndpoint, Typed
 from dynamo.runtime.request_plane.wire import (
     HEARTBEAT,
     UNREADABLE,
@@ -58,50 +60,6 @@ GRACE: Final = 5.0
 """Seconds after a reconnect in which nobody's silence means that it is gone."""
 GONE_AFTER: Final = 3
 """How often in a row nobody must listen to a client before its streams end."""
-LARGE: Final = 64 * 1024
-"""Bytes of a request that take a moment to decode."""
-
-Handler = Callable[[Incoming], None]
-
-
-class Typed:
-    """A handler of requests of one type, which come to it decoded as that; what doesn't fit is refused."""
-
-    def __init__(self, kind: type[Any], handle: Handler, check: Callable[[msgspec.Raw], None] | None = None) -> None:
-        """Begin.
-
-        `check` looks at a large one before it is decoded, and raises `InvalidArgument` where that isn't worth
-        it.
-        """
-        decode = msgspec.msgpack.Decoder(kind).decode
-
-        def checked(data: msgspec.Raw) -> Any:
-            if check is not None and len(data) > LARGE:
-                check(data)
-            return decode(data)
-
-        self.decode = decode if check is None else checked
-        self.handle = handle
-
-    def __call__(self, incoming: Incoming) -> None:
-        """Take a request that is decoded."""
-        self.handle(incoming)
-
-
-class ServedEndpoint:
-    """An endpoint that this process serves: its handler, and the subjects that it listens to."""
-
-    def __init__(self, key: InstanceKey, handler: Handler) -> None:
-        self.key = key
-        self.draining = False
-        self.answer_with(handler)
-        self.requests: Subscription | None = None
-        self.others: list[Subscription] = []
-
-    def answer_with(self, handler: Handler) -> None:
-        """Hand requests to `handler` from now on."""
-        self.handler = handler.handle if isinstance(handler, Typed) else handler
-        self.decode: Callable[[Any], Any] = handler.decode if isinstance(handler, Typed) else msgspec.msgpack.decode
 
 
 class RequestServer:
@@ -114,13 +72,16 @@ class RequestServer:
         *,
         clock: Callable[[], float] = time.monotonic,
         max_streams: int = MAX_STREAMS,
+        direct: bool = False,
     ) -> None:
+        """Begin; `direct`: frames go to clients beside the bus where they and this process can reach each other."""
         self._bus = bus
         self.worker_id = worker_id
         self._clock = clock
         self._max_streams = max_streams
         self._served: dict[EndpointPath, ServedEndpoint] = {}
         self._peers = Peers()
+        self._direct = DirectSender(clock) if direct else None
         self._control_server = ControlServer(bus, self._peers, self._send)
         self._dirty: list[Peer] = []
         self._scheduled = False
@@ -192,6 +153,8 @@ class RequestServer:
             if timer is not None:
                 timer.cancel()
         await self._control_server.stop()
+        if self._direct is not None:
+            await self._direct.stop()
 
     async def _listen_beside(self, served: ServedEndpoint) -> None:
         control = await self._listen(served, control_subject(served.key), self._on_control)
@@ -256,6 +219,8 @@ class RequestServer:
         peer = self._peer(served, request.client)
         if not peer.first_time(request.stream):
             return
+        if request.offer and self._direct is not None:
+            self._direct.take_up(peer, request.offer)
         if served.draining:
             raise WorkerUnavailable
         if self.active >= self._max_streams:
@@ -338,11 +303,16 @@ class RequestServer:
     def _send(self, peer: Peer) -> None:
         outbox = peer.outbox
         for frame in outbox.take(self._clock(), self._bus.max_payload):
-            self._publish(peer.subject, frame)
+            self._put(peer, frame)
         if outbox.failed:
             failed, outbox.failed = outbox.failed, []
             for stream in failed:
                 peer.cancel(stream)
+
+    def _put(self, peer: Peer, frame: bytes) -> None:
+        """Send a frame the way that there is."""
+        if peer.link is None or not peer.link.send(frame):
+            self._publish(peer.subject, frame)
 
     def _publish(self, subject: str, data: bytes, reply: str = "") -> None:
         try:
@@ -369,10 +339,12 @@ class RequestServer:
             frame = peer.outbox.heartbeat(now)
             if frame is not None:
                 self._publish(peer.subject, frame, gone_subject(peer.served, peer.client))
+                if peer.link is not None:
+                    peer.link.send(frame)
             return
         frame = peer.outbox.heartbeat(now)
         if frame is not None:
-            self._publish(peer.subject, frame)
+            self._put(peer, frame)
 
     def _on_gone(self, served: ServedEndpoint, message: Message) -> None:
         """Note that nobody listens to a client's frames, as the bus says; several times in a row end its streams."""

@@ -35,6 +35,8 @@ class Request(msgspec.Struct, array_like=True, tag="q", gc=False):
     """Milliseconds left when it was sent; 0: no deadline."""
     metadata: dict[str, str]
     payload: msgspec.Raw
+    offer: bytes = b""
+    """Where the client takes frames directly, and a secret: see `direct_frames`; empty: over the bus."""
 
 
 class Chunk(msgspec.Struct, array_like=True, tag="k", gc=False):
@@ -75,6 +77,16 @@ class StepFrame(msgspec.Struct, array_like=True, gc=False):
     """True: nothing new; `seq` repeats the last number sent."""
 
 
+class Hello(msgspec.Struct, array_like=True, tag="h", gc=False):
+    """The first frame of a direct stream: which worker it is of; the answer is the client's own proof."""
+
+    version: int
+    worker: int
+    sent: int
+    """The number of its last frame for this client when the offer came."""
+    proof: bytes
+
+
 class Control(msgspec.Struct, array_like=True, gc=False):
     """A question to an instance, on `….ctl`: `ping`, `cancel` or an operation that it registered."""
 
@@ -112,6 +124,7 @@ encoder: Final = msgspec.msgpack.Encoder()
 decode_call: Final = msgspec.msgpack.Decoder(Request | Chunk).decode
 decode_rejection: Final = msgspec.msgpack.Decoder(Rejection).decode
 decode_frame: Final = msgspec.msgpack.Decoder(StepFrame).decode
+decode_hello: Final = msgspec.msgpack.Decoder(Hello).decode
 decode_control: Final = msgspec.msgpack.Decoder(Control).decode
 decode_pong: Final = msgspec.msgpack.Decoder(Pong).decode
 decode_control_reply: Final = msgspec.msgpack.Decoder(ControlReply).decode

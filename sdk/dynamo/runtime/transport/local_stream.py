@@ -1,0 +1,173 @@
+"""Streams of frames between two processes of one machine, beside the bus.
+
+Linux's abstract Unix sockets: they belong to a network namespace and not to a file system, so nothing is left behind
+by a killed process, and containers that share no network don't meet. Both sides look at the other's user, which the
+kernel vouches for. A frame is its length in four bytes, then the bytes. What travels, and when, is
+`request_plane.direct_frames`' business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import struct
+import sys
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+from dynamo.runtime.errors import CannotConnect
+
+AVAILABLE: Final = sys.platform == "linux"
+"""Whether this system has such sockets."""
+BACKLOG: Final = 64
+_HEAD: Final = 4
+_PREFIX: Final = "\0dynamo-"
+_CREDENTIALS: Final = struct.Struct("3i")
+
+
+class FrameStream(asyncio.Protocol):
+    """One connection. `on_frame` is called in the very call that brings the bytes, in order; it must not raise."""
+
+    def __init__(self, most: int, on_open: Callable[[FrameStream], None] | None = None) -> None:
+        """Begin; frames of over `most` bytes end the connection, which is also the bound of what is kept unread."""
+        self.most = most
+        self.most_unsent = 1024 * 1024
+        """With more than that unread by the other side, `send` hangs up."""
+        self.on_frame: Callable[[bytes], None] = _ignore
+        self.on_closed: Callable[[], None] = _nothing
+        self._on_open = on_open
+        self._transport: asyncio.Transport | None = None
+        self._parts: list[bytes] = []
+        self._missing = 0
+        self._ended = asyncio.Event()
+
+    @property
+    def open(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    def send(self, frame: bytes) -> bool:
+        """Write one frame; False where the connection is gone, or ends since nobody reads what was sent."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return False
+        if transport.get_write_buffer_size() > self.most_unsent:
+            transport.abort()
+            return False
+        transport.write(len(frame).to_bytes(_HEAD, "big") + frame)
+        return True
+
+    def close(self) -> None:
+        """Hang up, after what was sent."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Hang up now."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def ended(self, within: float) -> None:
+        """Wait until it is closed and all was sent, but not for long."""
+        try:
+            async with asyncio.timeout(within):
+                await self._ended.wait()
+        except TimeoutError:
+            self.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        if not _is_ours(transport.get_extra_info("socket")):
+            self._transport.abort()
+        elif self._on_open is not None:
+            self._on_open(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._parts.clear()
+        self._ended.set()
+        self.on_closed()
+
+    def data_received(self, data: bytes) -> None:
+        if self._parts:
+            self._parts.append(data)
+            self._missing -= len(data)
+            if self._missing > 0:
+                return
+            data = b"".join(self._parts)
+            self._parts.clear()
+        at, size = 0, len(data)
+        while self.open and at < size:
+            start = at + _HEAD
+            length = int.from_bytes(data[at:start], "big") if start <= size else 0
+            if length > self.most:
+                self.abort()
+                return
+            if start + length > size:
+                self._missing = start + length - size
+                self._parts.append(data[at:])
+                return
+            at = start + length
+            self.on_frame(data[start:at])
+
+
+def _ignore(_: bytes) -> None:
+    """Drop a frame that comes before anybody listens."""
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+def _is_ours(connection: Any) -> bool:
+    """Tell whether the process at the other end has our user."""
+    try:
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    except (OSError, AttributeError):
+        return False
+    return bool(_CREDENTIALS.unpack(credentials)[1] == os.geteuid())
+
+
+class Listener:
+    """A name at which processes of this machine and user can connect."""
+
+    def __init__(self, server: asyncio.Server) -> None:
+        self._server = server
+
+    @classmethod
+    async def at(cls, name: str, most: int, on_open: Callable[[FrameStream], None]) -> Listener:
+        """Listen; `CannotConnect` where that can't be."""
+        listening = _socket()
+        try:
+            listening.bind(_PREFIX + name)
+            listening.listen(BACKLOG)
+            server = await asyncio.get_running_loop().create_unix_server(
+                lambda: FrameStream(most, on_open), sock=listening
+            )
+        except OSError as error:
+            listening.close()
+            raise CannotConnect(f"no socket for frames: {error}") from None
+        return cls(server)
+
+    def close(self) -> None:
+        """Listen no longer; connections stay."""
+        self._server.close()
+
+
+async def connect(name: str, most: int) -> FrameStream:
+    """Connect to a listener of this machine; `CannotConnect` where there is none, or it is another user's."""
+    connection = _socket()
+    try:
+        connection.connect(_PREFIX + name)
+        _, stream = await asyncio.get_running_loop().create_unix_connection(lambda: FrameStream(most), sock=connection)
+    except OSError as error:
+        connection.close()
+        raise CannotConnect(f"nobody takes frames directly here: {error}") from None
+    if not stream.open:
+        raise CannotConnect("the socket for frames is another user's")
+    return stream
+
+
+def _socket() -> socket.socket:
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    made.setblocking(False)
+    return made

@@ -1,0 +1,118 @@
+"""Frames of one worker by two ways: in order whatever overtakes what, and a gap only where something was lost."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dynamo.runtime.errors import DynamoException
+from dynamo.runtime.names import EndpointPath, InstanceKey
+from dynamo.runtime.request_plane.call import OpenStream
+from dynamo.runtime.request_plane.early_frames import MOST, OVERLAP
+from dynamo.runtime.request_plane.inbox import SETTLE, Inbox
+from dynamo.runtime.request_plane.wire import Item, StepFrame
+
+KEY = InstanceKey(EndpointPath("n", "c", "e"), 7)
+
+
+class Client:
+    """An inbox with one stream, opened when its worker had sent `sent` frames to us before."""
+
+    def __init__(self, sent: int = 0) -> None:
+        self.inbox = Inbox(KEY, 0.0)
+        self.items: list[Any] = []
+        self.ends: list[DynamoException | None] = []
+        self.inbox.open(OpenStream(1, lambda data, _: self.items.append(data), self.ends.append), 0.0)
+        self.inbox.link(sent)
+        self.first = sent + 1
+
+    def frame(self, seq: int, now: float = 0.0) -> None:
+        """Receive a frame: the first accepts the stream, each has its number as an item."""
+        accepted = [1] if seq == self.first else []
+        self.inbox.receive(StepFrame(1, 7, seq, accepted, [Item(1, seq)]), now)
+
+    def beat(self, seq: int, now: float) -> None:
+        self.inbox.receive(StepFrame(1, 7, seq, [], [], True), now)
+
+
+def test_what_overtakes_waits() -> None:
+    """A direct frame that overtakes the acceptance on the bus is taken after it."""
+    client = Client(sent=40)
+    client.frame(42)
+    assert client.items == []
+    client.frame(41)
+    client.frame(43)
+    assert client.items == [41, 42, 43]
+    assert (client.ends, client.inbox.gaps) == ([], 0)
+
+
+def test_a_heartbeat_that_overtakes_is_no_gap() -> None:
+    """Nor does it hide one: what it claims and never comes was lost."""
+    client = Client()
+    client.frame(1)
+    client.beat(2, 0.0)
+    client.frame(2, 0.1)
+    assert (client.items, client.ends, client.inbox.early.since) == ([1, 2], [], None)
+    client.beat(3, 1.0)
+    client.inbox.tick(1.0 + SETTLE)
+    assert [end and end.code for end in client.ends] == ["incomplete"]
+
+
+def test_what_never_comes_is_lost() -> None:
+    """The wait ends: the stream fails once, and what follows finds the inbox in step."""
+    client = Client()
+    client.frame(1)
+    client.frame(3, 1.0)
+    client.inbox.tick(1.0 + SETTLE / 2)
+    assert client.ends == []
+    client.inbox.tick(1.0 + SETTLE)
+    assert ([end and end.code for end in client.ends], client.inbox.gaps) == (["incomplete"], 1)
+    client.frame(4, 1.3)
+    assert client.inbox.gaps == 1
+
+
+def test_frames_that_wait_are_bounded() -> None:
+    """Of frames without end before a lost one only so many are kept."""
+    client = Client()
+    client.frame(1)
+    for seq in range(3, 3 + MOST + 1):
+        client.frame(seq)
+    assert not client.inbox.early.frames
+    assert (len(client.ends), client.inbox.gaps) == (1, 1)
+
+
+def test_one_way_alone_has_gaps_at_once() -> None:
+    """Without a direct stream, and some time after its end, nothing waits."""
+    client = Client()
+    client.frame(1)
+    client.inbox.unlink(5.0)
+    client.frame(3, 5.0 + OVERLAP)
+    assert len(client.ends) == 1
+
+
+def test_numbers_are_remembered_while_a_stream_is_there() -> None:
+    """A client without open streams goes on where it was: its worker doesn't forget it either."""
+    client = Client()
+    client.frame(1)
+    client.inbox.cancel(1, 0.0)
+    assert client.inbox.idle
+    client.inbox.open(OpenStream(2, lambda data, _: client.items.append(data), client.ends.append), 0.0)
+    client.inbox.receive(StepFrame(1, 7, 3, [], [Item(2, "b")]), 0.0)
+    client.inbox.receive(StepFrame(1, 7, 2, [2], [Item(2, "a")]), 0.0)
+    assert client.items == [1, "a", "b"]
+
+
+@given(st.integers(0, 2**32), st.integers(1, 40), st.integers(0, 40), st.integers(0, 5))
+def test_any_interleaving_is_exact(seed: int, count: int, switch: int, sent: int) -> None:
+    """Frames up to a number by the bus, the others directly, each way in order: all items, in order, no gap."""
+    source = random.Random(seed)
+    client = Client(sent)
+    numbers = range(sent + 1, sent + count + 1)
+    ways = [[n for n in numbers if n <= sent + switch], [n for n in numbers if n > sent + switch]]
+    while any(ways):
+        client.frame(source.choice([way for way in ways if way]).pop(0))
+    assert client.items == list(numbers)
+    assert (client.ends, client.inbox.gaps, client.inbox.early.since) == ([], 0, None)
