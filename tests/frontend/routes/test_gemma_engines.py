@@ -194,7 +194,8 @@ def test_a_prompt_is_scored_as_its_answer_was(real: Real) -> None:
     assert scores is not None
     assert whole.usage is not None
     assert whole.choices[0].text == PROMPTS[0] + made.text
-    assert len(scores.token_logprobs or ()) == whole.usage.prompt_tokens
-    assert (scores.token_logprobs or ())[0] is None
-    assert (scores.token_logprobs or ())[-TOKENS:] == pytest.approx(made.logprobs.token_logprobs, abs=0.2)
-    assert all(score > -30 for score in (scores.token_logprobs or ())[1:])
+    assert scores.token_logprobs
+    assert len(scores.token_logprobs) == whole.usage.prompt_tokens
+    assert scores.token_logprobs[0] is None
+    assert scores.token_logprobs[-TOKENS:] == pytest.approx(made.logprobs.token_logprobs, abs=0.2)
+    assert all(score > -30 for score in scores.token_logprobs[1:])

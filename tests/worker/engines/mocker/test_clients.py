@@ -334,7 +334,8 @@ def test_custom_tools_of_chats(client: openai.OpenAI) -> None:
             "tool_choice": {"type": "custom", "custom": {"name": "code"}},
         }  # fmt: skip
         choice = client.chat.completions.create(**asked).choices[0]
-        (call,) = choice.message.tool_calls or ()
+        assert choice.message.tool_calls
+        (call,) = choice.message.tool_calls
         assert call.type == "custom"
         assert call.custom.name == "code"
         assert re.fullmatch(pattern, call.custom.input), call
