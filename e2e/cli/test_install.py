@@ -167,7 +167,8 @@ def _mark_pending(shell: Shell, secret: dict[str, dict[str, str]]) -> None:
     release["info"]["status"] = "pending-install"
     packed = base64.b64encode(base64.b64encode(gzip.compress(json.dumps(release).encode()))).decode()
     patch = {"data": {"release": packed}, "metadata": {"labels": {"status": "pending-install"}}}
-    shell.kubectl("-n", "dynamo", "patch", "secret", secret["metadata"]["name"], "-p", json.dumps(patch))
+    argv = ("patch", "secret", secret["metadata"]["name"], "--patch-file=/dev/stdin")  # longer than an argument may be
+    shell.kubectl("-n", "dynamo", *argv, text=json.dumps(patch))
 
 
 def test_a_dry_run_checks_all_and_changes_nothing(fresh: Shell) -> None:
