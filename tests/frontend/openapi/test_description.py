@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 import httpx
+import jsonschema  # type: ignore[import-untyped]
 import msgspec
 import pytest
 
@@ -188,3 +189,19 @@ def test_tokens_of_the_only_model(served: Any) -> None:
     """lm-eval's remote tokenizer names no model, as with vLLM."""
     tokens = served.post("/tokenize", {"prompt": "hi", "add_special_tokens": False}).json()["tokens"]
     assert served.post("/detokenize", {"tokens": tokens}).json() == {"prompt": "hi"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "status"),
+    [
+        ({"prompt": ["hi", [104]]}, 400), ({"prompt": ["hi", "ho"]}, 200),
+        ({"max_tokens": 0, "stream": True}, 400), ({"max_tokens": 0, "stream": False, "echo": True}, 200),
+    ],
+)  # fmt: skip
+def test_what_the_route_refuses_is_not_described(served: Any, asked: dict[str, Any], status: int) -> None:
+    """Seen by schemathesis: prompts of two kinds, and an answer of no tokens as a stream."""
+    described = httpx.get(f"{served.url}/openapi.json").json()
+    body = {"model": "m", "prompt": "hi", "max_tokens": 1} | asked
+    schema = {"$ref": "#/components/schemas/CompletionRequest", "components": described["components"]}
+    assert served.post("/v1/completions", body).status_code == status
+    assert jsonschema.Draft202012Validator(schema).is_valid(body) is (status == 200)

@@ -155,12 +155,21 @@ _STREAM_OPTIONS: Final[Json] = {
         {"required": ["stream"], "properties": {"stream": _TRUE, "prompt_logprobs": _NULL}},
     ]
 }
+_STREAMED_TOKENS: Final[Json] = {
+    "anyOf": [
+        {"properties": {"stream": {"enum": [False, None]}}},
+        {"properties": {"max_tokens": {"anyOf": [{"type": "integer", "minimum": 1}, _NULL]}}},
+    ]
+}
+"""An answer of no tokens, which scores its prompt, isn't streamed."""
 _TOP_LOGPROBS: Final[Json] = {
     "anyOf": [{"properties": {"top_logprobs": _NULL}}, {"required": ["logprobs"], "properties": {"logprobs": _TRUE}}]
 }
 _RULES: Final[dict[str, list[Json]]] = {
     "ChatRequest": [_STREAM_OPTIONS, _TOP_LOGPROBS, _alone(*_CONSTRAINTS, "response_format", "structured_outputs")],
-    "CompletionRequest": [_STREAM_OPTIONS, _alone(*_CONSTRAINTS, "response_format", "structured_outputs")],
+    "CompletionRequest": [
+        _STREAM_OPTIONS, _STREAMED_TOKENS, _alone(*_CONSTRAINTS, "response_format", "structured_outputs"),
+    ],
     "Nvext": [_alone("backend_instance_id", "decode_worker_id")],
     "TokenizeRequest": [
         {"anyOf": [{"required": [name], "properties": {name: {"not": _NULL}, other: _NULL}}
