@@ -46,7 +46,7 @@ def serve(listener: socket.socket) -> tuple[list[str], list[int]] | None:
     signal.signal(signal.SIGCHLD, reap)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the tests, and those end this
     while True:
-        if sys.stdin.fileno() in select.select([listener, sys.stdin], [], [])[0]:
+        if sys.stdin in select.select([listener, sys.stdin], [], [])[0]:
             return None
         client, _ = listener.accept()
         with client:

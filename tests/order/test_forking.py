@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import shlex
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.order.forking import forking
+from tests.order.forking import END_SECONDS, forking
 
 pytestmark = pytest.mark.processes
 MODULE = """
@@ -49,3 +50,12 @@ def test_one_that_dies_is_seen(interpreter: list[str]) -> None:
     """What it wrote arrives, its end too, and the next one is a fork all the same."""
     assert run(interpreter, "import os; print('going', flush=True); os.kill(os.getpid(), 9)") == "going\n"
     assert run(interpreter, "print('here')") == "here\n"
+
+
+def test_the_server_ends_when_it_is_told(tmp_path: Path) -> None:
+    """One that had to be killed would cost each run of the tests a minute."""
+    (tmp_path / "test_of_nothing.py").touch()
+    with forking([str(tmp_path / "test_of_nothing.py")]) as command:
+        assert run(shlex.split(command), "print('here')") == "here\n"
+        told = time.monotonic()
+    assert time.monotonic() - told < END_SECONDS / 2
