@@ -36,7 +36,7 @@ help: ## list the verbs
 
 up: $(VENV)/.quickstart ## install, then serve examples/quickstart.yaml (a real model) on this machine
 	@echo "dynamo is in $(BIN); in other shells first type: . $(BIN)/activate"
-	@exec $(BIN)/dynamo up examples/quickstart.yaml $(ARGS)
+	@trap : INT; $(BIN)/dynamo up examples/quickstart.yaml $(ARGS) || { status=$$?; test $$status -eq 130 || exit $$status; }
 
 test: $(VENV)/.dev ## install, then lint, types, import contract and, at the same time, all tests with a real etcd and NATS
 	@status=0; said=$$(mktemp); trap 'rm -f "$$said"' EXIT; $(MAKE) --no-print-directory check >$$said 2>&1 & check=$$!; \

@@ -40,6 +40,7 @@ _COMMANDS: Final = {
         "Say what is wrong here, in a cluster or with a pipeline, and what mends it.",
     ),
     "top": ("dynamo.cli.monitor.command:top", "Show models and workers with their load, live."),
+    "console": ("dynamo.cli.monitor.console:console", "Print where the page for browsers is, or open it."),
     "explain": ("dynamo.cli.monitor.explain:explain", "Say where the time of a request went."),
     "simulate": ("dynamo.cli.commands.simulate:simulate", "Send a trace through the router to simulated engines."),
     "bench": ("dynamo.cli.load_test.command:bench", "Measure any OpenAI-compatible server: TTFT, ITL, throughput."),
@@ -58,7 +59,7 @@ _COMMANDS: Final = {
 _SECTIONS = {
     "On this machine": ("up", "down", "run", "ps", "logs", "validate", "example", "convert", "models", "clean"),
     "On a Kubernetes cluster": ("install", "apply", "status", "get-url", "delete", "uninstall"),
-    "Looking closer": ("doctor", "top", "explain", "tasks", "simulate", "bench"),
+    "Looking closer": ("doctor", "console", "top", "explain", "tasks", "simulate", "bench"),
     "This program": ("completion", "version"),
 }
 """How `--help` orders them."""
@@ -94,6 +95,7 @@ _ELSEWHERE: Final = {
     "serve": "dynamo run in=http MODEL, or dynamo up FILE",
     "stop": "dynamo down [NAME]",
     "chat": "dynamo run MODEL",
+    "dashboard": "dynamo console (in a browser), dynamo top (in a terminal)",
     "help": "dynamo --help, dynamo COMMAND --help",
 }
 """What other programs call things."""

@@ -27,6 +27,11 @@ class MemoryWorld:
     store: StoreWorld = dataclasses.field(default_factory=StoreWorld)
     network: MemoryNetwork = dataclasses.field(default_factory=MemoryNetwork)
 
+    @classmethod
+    def of_one(cls) -> MemoryWorld:
+        """Make the world of a single runtime, whose leases end only with it."""
+        return cls(StoreWorld(leases_end=False))
+
 
 NATS: Final = "nats"
 _PLANES: Final = (None, "", "tcp", "nats", "http", "zmq", "quic")
@@ -67,11 +72,11 @@ def asked_config(backend: str | bool | None, static: bool, *planes: str | None) 
 def parts_of(config: RuntimeConfig, static: bool = False) -> Backends:
     """Make the adapters for a configuration, not connected yet."""
     if config.discovery_backend == MEMORY:
-        return in_memory(MemoryWorld(), config)
+        return in_memory(MemoryWorld.of_one(), config)
     if static:
         from dynamo.runtime.discovery.memory import MemoryStore
 
-        return Backends(MemoryStore(), _nats_bus(config), config, static=True)
+        return Backends(MemoryStore(StoreWorld(leases_end=False)), _nats_bus(config), config, static=True)
     return Backends(_etcd_store(config), _nats_bus(config), config)
 
 

@@ -126,7 +126,7 @@ class DistributedRuntime:
         cls, world: MemoryWorld | None = None, *, config: RuntimeConfig | None = None
     ) -> DistributedRuntime:
         """Make a runtime inside this process; runtimes of the same world see each other."""
-        return await cls.over(in_memory(world or MemoryWorld(), config))._opened()
+        return await cls.over(in_memory(world or MemoryWorld.of_one(), config))._opened()
 
     async def _opened(self) -> DistributedRuntime:
         try:

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from dynamo.cli.commands.logs import logs
 from dynamo.cli.local.display import LiveDisplay, PlainDisplay
-from dynamo.cli.local.log_files import Follower, LogFile, LogLine, Severity, message, read_lines, severity
+from dynamo.cli.local.log_files import Follower, LogFile, LogLine, Repeats, Severity, message, read_lines, severity
 from dynamo.cli.local.processes import LineSplitter
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -125,3 +125,23 @@ def test_a_line_without_end_is_cut() -> None:
     lines = [line for _ in range(100) for line in splitter.feed(b"x" * 1000)]
     assert max(map(len, lines)) <= 16_384
     assert sum(map(len, lines)) + len("".join(splitter.end())) == 100_000
+
+
+def test_one_failure_is_shown_once() -> None:
+    """The frontend's line repeats the worker's of the same request; another request's, or another cause, is new."""
+    repeats = Repeats()
+    cause = "engine.py:2 in generate: ValueError: mine"
+    assert not repeats.is_one(f"10:00:00 ERROR worker: [0123456789abcdef] {cause}")
+    assert repeats.is_one(f"10:00:00 WARNING frontend: [0123456789abcdef] failed after 0 token(s): {cause}")
+    assert not repeats.is_one(f"10:00:00 WARNING frontend: [fedcba9876543210] failed after 0 token(s): {cause}")
+    assert not repeats.is_one("10:00:00 ERROR worker: [0123456789abcdef] the GPU is gone")
+    assert not repeats.is_one("10:00:00 ERROR worker: no request")
+    assert not repeats.is_one("10:00:00 ERROR worker: no request")
+
+
+def test_what_was_shown_is_bounded() -> None:
+    """A thousand failures later the first one is new again."""
+    repeats = Repeats()
+    assert not repeats.is_one("[request-0] x")
+    assert not any(repeats.is_one(f"[request-{number}] x") for number in range(1, 1000))
+    assert not repeats.is_one("[request-0] x")

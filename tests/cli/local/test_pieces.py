@@ -21,7 +21,7 @@ from dynamo.cli.commands.ps import rows
 from dynamo.cli.local._watchdog import groups_left
 from dynamo.cli.local.infra_servers import find_etcd, find_nats_server, remote_etcd, remote_nats
 from dynamo.cli.local.infrastructure import UpError, assign_ports, shared_runtime
-from dynamo.cli.local.next_steps import Served, as_served, curl, reachable_url, served_model
+from dynamo.cli.local.next_steps import Served, as_served, curl, lines, reachable_url, served_model
 from dynamo.cli.local.ports import free_port, holder, is_free
 from dynamo.cli.local.process_specs import Ground, parts_of
 from dynamo.cli.local.state import HeldError, PartState, PipelineState, RunState, is_running, kill_leftovers, read_state
@@ -135,8 +135,18 @@ async def test_a_model_without_a_template_is_a_base_model(told: bytes, base: boo
 
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        assert await served_model(url, "a/b&c", lambda: False) == Served("a/b&c", base=base)
-    assert asked == ["/v1/models", "/tokenizer_info?model=a%2Fb%26c", "/"]
+        assert await served_model(url, "a/b&c", lambda: False) == Served("a/b&c", base=base, system=True)
+    assert asked[:2] == ["/v1/models", "/tokenizer_info?model=a%2Fb%26c"]
+    assert sorted(asked[2:]) == ["/", "/version"]
+
+
+def test_the_greeting_names_what_else_is_there() -> None:
+    """The console, the API's description and the metrics, each where the frontend shows it."""
+    url = "http://127.0.0.1:1"
+    all_pages = "\n".join(lines(Served("m", console=True, system=True), url, (1, 1)))
+    assert all(f"{url}{path}" in all_pages for path in ("/v1\n", "/\n", "/docs", "/metrics"))
+    hidden = "\n".join(lines(Served("m"), url, (1, 1)))
+    assert not any(word in hidden for word in ("console", "/docs", "/metrics"))
 
 
 def test_a_url_that_can_be_connected_to() -> None:

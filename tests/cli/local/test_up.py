@@ -130,8 +130,21 @@ def test_nothing_that_could_serve_ends_the_run(place: Workplace) -> None:
     up = place.up(place.write())
     written = up.end()
     assert up.process.returncode == 1
-    assert "GGUF is cut in half" in written
+    shown = [line for line in written.splitlines() if "GGUF is cut in half" in line]
+    assert shown[-1] == "error: worker-0: exited with code 2: ERROR GGUF is cut in half"
+    assert written.splitlines()[-1].strip() == "its log: dynamo logs worker-0", "nothing scrolls the reason away"
     place.nothing_left()
+
+
+def test_a_reason_that_comes_again_is_not_repeated(place: Workplace) -> None:
+    """Whole where it came first, and last of all."""
+    place.fake(worker={"fail": "no module of this name", "code": 1})
+    up = place.up(place.write())
+    written = up.end()
+    assert up.process.returncode == 1
+    assert "worker-0: will not start: the same again" in written
+    shown = [line for line in written.splitlines() if "no module of this name" in line]
+    assert [line.partition(":")[0] for line in shown if not line.startswith("worker-0 |")] == ["worker-0", "error"]
 
 
 def test_a_port_in_use_says_by_whom(place: Workplace) -> None:
@@ -295,7 +308,8 @@ def test_a_traceback_is_for_the_log(place: Workplace) -> None:
     up = place.up(place.write())
     written = up.end()
     assert "Traceback" not in written
-    assert "worker-0: will not start: exited with code 1: ValueError: the model is a potato" in written
+    assert "worker-0: stopped, starts again: exited with code 1: ValueError: the model is a potato" in written
+    assert "error: worker-0: exited with code 1: ValueError: the model is a potato" in written
     assert "Traceback" in place.run("logs", "worker-0").stdout
 
 

@@ -1,4 +1,4 @@
-"""`dynamo top` on a real frontend, and on what is none; `dynamo example`."""
+"""`dynamo top` and `dynamo console` on a real frontend, and on what is none; `dynamo example`."""
 
 from __future__ import annotations
 
@@ -147,3 +147,15 @@ def test_examples_are_listed_and_printed() -> None:
     assert CliRunner().invoke(dynamo, ["example", "vllm"]).output == (ROOT / "examples/engines/vllm.yaml").read_text()
     wrong = CliRunner().invoke(dynamo, ["example", "quikstart"])
     assert (wrong.exit_code, "did you mean quickstart?" in wrong.output) == (1, True)
+
+
+@pytest.mark.processes(seconds=4)
+def test_where_the_console_is(served: Site, other: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its address alone, for a shell; who has none, and a machine on which nothing is up, is told what to do."""
+    done = CliRunner().invoke(dynamo, ["console", f"{served.url}/v1"])
+    assert (done.exit_code, done.output) == (0, f"{served.url}/\n")
+    none = CliRunner().invoke(dynamo, ["console", f"{other}/none"])
+    assert (none.exit_code, "dynamo ps" in none.output) == (1, True), none.output
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    nothing = CliRunner().invoke(dynamo, ["console"])
+    assert (nothing.exit_code, "dynamo up FILE" in nothing.output) == (1, True), nothing.output

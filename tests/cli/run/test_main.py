@@ -321,3 +321,17 @@ def test_one_script_completes_all_programs(shell: str) -> None:
     """`dynamo completion` covers the console scripts that have flags for people."""
     output = CliRunner().invoke(completion, [shell]).output
     assert all(f"_{program.upper().replace('-', '_')}_COMPLETE" in output for program in PROGRAMS)
+
+
+@pytest.mark.parametrize(("typed", "says"), [("llama3.2", "called ORG/NAME"), ("model.guf", "did you mean")])
+def test_a_model_that_is_not_there_comes_before_its_engine(
+    typed: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where no engine for it is installed: exit code 1, and not a word of one."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.gguf").touch()
+    monkeypatch.setattr("dynamo.cli.run.main.DEFAULTS", ())
+    assert run(["in=http", typed]) == 1
+    told = capsys.readouterr().err
+    assert says in told
+    assert "mistralrs" not in told

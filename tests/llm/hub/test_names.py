@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dynamo.llm.hub.names import HubModel, Weights, choose, parse
-from dynamo.llm.models.sources import is_of_hub
+from dynamo.llm.models.paths import is_of_hub
 from dynamo.runtime.errors import InvalidArgument
 
 TINY = HubModel("org/tiny")

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.fixtures_etcd import EtcdServer
 
+from dynamo.runtime.backends import MemoryWorld
 from dynamo.runtime.discovery.etcd import EtcdStore
 from dynamo.runtime.discovery.memory import MemoryStore, StoreWorld
 from dynamo.runtime.discovery.store import Change, Compacted, Entry, LeaseLost, Store
@@ -291,3 +292,39 @@ def test_a_key_can_move_to_another_lease(subject: Subject) -> None:
         assert (await store.read(p)).entries == []
 
     subject.run(case)
+
+
+async def test_leases_of_a_lone_runtime_end_only_with_it() -> None:
+    """A loop that stood still while a model was loaded loses nothing; in a shared world it does."""
+    clock = ManualClock()
+    for ends, left in ((True, 0), (False, 1)):
+        world = StoreWorld(clock, leases_end=ends)
+        store = MemoryStore(world)
+        lease = await store.grant(5.0)
+        await store.put("key", b"value", lease)
+        clock.now += 100.0
+        assert len((await store.read("key")).entries) == left
+        assert await lease.keep_alive() is not ends
+        await lease.revoke()
+        assert (await store.read("key")).entries == []
+
+
+def test_a_process_of_its_own_has_such_leases() -> None:
+    """What `dynamo-run` and DYN_DISCOVERY_BACKEND=mem stand on."""
+    clock = ManualClock()
+    world = MemoryWorld.of_one()
+    world.store.clock = clock
+    lease = world.store.grant(5.0)
+    clock.now += 100.0
+    world.store.expire()
+    assert world.store.renew(lease)
+    assert world.store.next_expiry() is None
+
+
+class ManualClock:
+    """A clock that the test sets."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now

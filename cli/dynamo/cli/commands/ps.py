@@ -6,8 +6,9 @@ import json
 import os
 import shutil
 import sys
+import textwrap
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import click
@@ -15,6 +16,7 @@ import msgspec
 
 from dynamo.cli.local.state import PartState, RunState, running, state_home
 from dynamo.cli.tables import Row, age, table
+from dynamo.runtime.process.printable import visible
 
 EPILOG = """\b
 Examples:
@@ -61,9 +63,10 @@ def _once(output: str) -> None:
             "nothing is up on this machine: start a pipeline with `dynamo up FILE` (of a cluster: dynamo status)"
         )
     else:
-        cells = rows(runs, time.time(), wide=output == "wide")
-        narrow = output == "table" and sys.stdout.isatty()
-        click.echo("\n".join(table(fitting(cells, shutil.get_terminal_size().columns) if narrow else cells)))
+        now, width = time.time(), shutil.get_terminal_size().columns
+        cells = rows(runs, now, wide=output == "wide")
+        lines = table(cells) if output == "wide" or not sys.stdout.isatty() else narrow_lines(runs, cells, now, width)
+        click.echo("\n".join(lines))
 
 
 def _structured(runs: Iterable[tuple[RunState, bool]], output: str) -> str:
@@ -95,6 +98,28 @@ def rows(runs: Iterable[tuple[RunState, bool]], now: float, *, wide: bool) -> li
                 state.model if first else "", state.url if first else "", *extra,
             ))  # fmt: skip
     return result
+
+
+def narrow_lines(runs: Sequence[tuple[RunState, bool]], cells: list[Row], now: float, width: int) -> list[str]:
+    """Return the table with what fits of it, or where not even that does, a paragraph for each pipeline."""
+    short = fitting(cells, width)
+    return table(short) if not _too_wide(short, width) else stacked(runs, now, width)
+
+
+def stacked(runs: Sequence[tuple[RunState, bool]], now: float, width: int) -> list[str]:
+    """Return a few lines for each pipeline, folded between words; an address stays whole, to be copied."""
+    lines: list[str] = []
+    for state, alive in runs:
+        lines += [state.pipeline, *([f"  {state.url}"] if state.url else [])]
+        for part in state.parts:
+            what = part.state if alive else "dead (dynamo up was killed)"
+            why = f": {visible(reason)}" if (reason := _short(_reason(part))) else ""
+            text = f"{part.name} {what} {age(now - part.since)}{why}"
+            lines += textwrap.wrap(
+                text, width, initial_indent="  ", subsequent_indent="    ", break_long_words=False,
+                break_on_hyphens=False,
+            )  # fmt: skip
+    return lines
 
 
 def fitting(cells: list[Row], width: int) -> list[Row]:

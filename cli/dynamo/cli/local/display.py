@@ -58,11 +58,25 @@ class Display(Protocol):
         """Leave the terminal as it was."""
 
 
-def sentence(row: Row) -> str:
-    """Say one part's state in words."""
+def words(row: Row) -> str:
+    """Say one part's state, without the reason."""
     after = f" after {row.seconds:.1f} s" if row.state is State.READY else ""
-    note = f": {visible(row.note)}" if row.note else ""
-    return f"{_WORDS.get(row.state, row.state.value)}{after}{note}"
+    return f"{_WORDS.get(row.state, row.state.value)}{after}"
+
+
+class Reasons:
+    """The reasons that were shown of each part: what ends for one reason twice says it once."""
+
+    def __init__(self) -> None:
+        self._shown: dict[str, str] = {}
+
+    def sentence(self, row: Row) -> str:
+        """Say one part's state in words, with a reason that is new."""
+        if not row.note:
+            return words(row)
+        again = self._shown.get(row.label) == row.note
+        self._shown[row.label] = row.note
+        return f"{words(row)}: {'the same again' if again else visible(row.note)}"
 
 
 _WORDS = {State.BACKING_OFF: "stopped, starts again", State.FAILED: "will not start", State.STOPPED: "stopped"}
@@ -74,6 +88,7 @@ class PlainDisplay:
     def __init__(self, out: TextIO | None = None) -> None:
         self._out = out or sys.stdout
         self._told: dict[str, int] = {}
+        self._reasons = Reasons()
 
     def parts(self, rows: Sequence[Row]) -> None:
         for row in rows:
@@ -88,7 +103,7 @@ class PlainDisplay:
 
     def changed(self, row: Row) -> None:
         if row.state is not State.STOPPING:  # the run says what it stops
-            self.say(f"{row.label}: {sentence(row)}")
+            self.say(f"{row.label}: {self._reasons.sentence(row)}")
 
     def log(self, label: str, text: str, severity: Severity) -> None:
         self.say(f"{label} | {visible(text, tabs=True)}")
@@ -117,6 +132,7 @@ class LiveDisplay:
         self._live: Live | None = None
         self._spinner = Spinner("dots")
         self._labels: dict[str, str] = {}
+        self._reasons = Reasons()
 
     def parts(self, rows: Sequence[Row]) -> None:
         if all(row.state in (State.READY, State.FAILED, State.STOPPED) for row in rows):
@@ -128,18 +144,18 @@ class LiveDisplay:
         self._live.update(self._table(rows), refresh=True)
 
     def _table(self, rows: Sequence[Row]) -> RenderableType:
-        moving = [row for row in rows if row.state not in (State.READY, State.STOPPED)]
+        moving = [row for row in rows if row.state not in (State.READY, State.STOPPED, State.FAILED)]
         table = Table.grid(padding=(0, 1))
         for row in moving:
-            mark: RenderableType = Text("x", "red") if row.state is State.FAILED else self._spinner
             doing = f": {visible(row.doing)}" if row.doing else ""
-            table.add_row(mark, row.label, Text(f"{sentence(row)} ({row.seconds:.0f} s){doing}", overflow="ellipsis"))
+            text = Text(f"{words(row)} ({row.seconds:.0f} s){doing}", overflow="ellipsis", no_wrap=True)
+            table.add_row(self._spinner, row.label, text)
         return Group(table)
 
     def changed(self, row: Row) -> None:
         if row.state in (State.READY, State.FAILED, State.BACKING_OFF, State.STOPPED):
             mark, style = {State.READY: ("+", "green"), State.STOPPED: ("-", "dim")}.get(row.state, ("!", "red"))
-            self._print(Text.assemble((mark, style), " ", row.label, " ", sentence(row)))
+            self._print(Text.assemble((mark, style), " ", row.label, " ", self._reasons.sentence(row)))
 
     def log(self, label: str, text: str, severity: Severity) -> None:
         style = self._labels.setdefault(label, _COLOURS[len(self._labels) % len(_COLOURS)])

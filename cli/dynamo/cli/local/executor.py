@@ -24,7 +24,7 @@ from dynamo.cli.local.display import Display
 from dynamo.cli.local.facts.machine import engines, models, who_listens
 from dynamo.cli.local.infra_servers import without_password
 from dynamo.cli.local.infrastructure import Footing, UpError, assign_ports, demand_port, find_footing
-from dynamo.cli.local.log_files import LogFile, Severity
+from dynamo.cli.local.log_files import LogFile, Repeats, Severity
 from dynamo.cli.local.ports import PortPicker, is_free
 from dynamo.cli.local.process_lifecycle import State
 from dynamo.cli.local.process_specs import (
@@ -45,6 +45,7 @@ from dynamo.cli.local.verdicts import Seen, can_serve, hopeless, should_greet
 from dynamo.operator.api.v1alpha1 import DynamoPipeline, RuntimeSpec
 from dynamo.operator.plan.plan import LOCAL_GRACE_SECONDS, Environment, plan
 from dynamo.operator.plan.workload import Plan
+from dynamo.runtime.process.printable import visible
 
 INFRA_READY_WITHIN = 30.0
 _REFRESH_EVERY, _REST_EVERY = 0.1, 0.5
@@ -90,6 +91,9 @@ class FileRun:
         self._signals = 0
         self._exit_code = 0
         self._write_due = False
+        self._repeats = Repeats()
+        self._reasons: dict[str, str] = {}
+        """Of the parts that ended the run, by their labels."""
         self._footing: Footing
 
     async def run(self) -> int:
@@ -112,6 +116,7 @@ class FileRun:
                 self._start_pipelines(states, ports, environment)
                 await self._serve()
             await self._stop_in_order()
+            self._repeat_reasons()
             return self._exit_code
         finally:
             refresh.cancel()
@@ -255,6 +260,7 @@ class FileRun:
                     await self._greet(pipeline)
             if all(hopeless(self._seen(pipeline)) for pipeline in self._pipelines):
                 self._exit_code = 1
+                self._reasons = {p.label: visible(p.note) for p in supervisor.parts if p.state is State.FAILED}
                 self._display.say("nothing is left that could serve: stopping")
                 return
             await supervisor.next_change()
@@ -297,6 +303,12 @@ class FileRun:
                 self._display.say(f"stopping: waiting for {names} (Ctrl-C again ends everything now)")
                 await self._supervisor.stop(ending)
 
+    def _repeat_reasons(self) -> None:
+        """Say last why nothing served: what the parts said as they ended has scrolled away."""
+        if self._exit_code == 1 and not self._signals:
+            for part, reason in self._reasons.items():
+                self._display.say(f"error: {part}: {reason}\n  its log: dynamo logs {part}")
+
     @contextlib.contextmanager
     def _signals_handled(self) -> Iterator[None]:
         loop = asyncio.get_running_loop()
@@ -332,7 +344,8 @@ class FileRun:
 
         Last words stand in the status.
         """
-        return not self._signals and part.spec.kind != INFRA and not text.startswith("Error: ")
+        ours = not self._signals and part.spec.kind != INFRA and not text.startswith("Error: ")
+        return ours and not self._repeats.is_one(text)
 
     def _on_change(self, part: Part) -> None:
         self._display.changed(part)

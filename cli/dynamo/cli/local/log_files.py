@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from enum import IntEnum
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Final, NamedTuple
 
 MAX_BYTES = 8 << 20
 
@@ -41,6 +42,8 @@ _MARKS = (
     (Severity.INFO, re.compile(r"^\d+\.\d\d\.\d{3}\.\d{3} [WIDT] ")),
 )
 _HEAD = 100
+_REQUESTS: Final = 64
+_OF_REQUEST: Final = re.compile(r"\[(?P<id>[^\]\s]{8,128})\] (?P<rest>.+)")
 
 
 def severity(line: str) -> Severity | None:
@@ -56,6 +59,24 @@ def message(line: str) -> str | None:
     """Return what a line of our own processes says, without its head; None for others' lines."""
     match = _OWN_LINE.match(line)
     return line[match.end() :] if match else None
+
+
+class Repeats:
+    """Repeats: lines of several parts that tell one failure, as a worker's and the frontend's about one request."""
+
+    def __init__(self) -> None:
+        self._shown: deque[tuple[str, str]] = deque(maxlen=_REQUESTS)
+
+    def is_one(self, text: str) -> bool:
+        """Tell whether a line says of its request what another one said; remembers it where none did."""
+        match = _OF_REQUEST.search(text)
+        if match is None:
+            return False
+        rest = match["rest"]
+        if any(known == match["id"] and (said in rest or rest in said) for known, said in self._shown):
+            return True
+        self._shown.append((match["id"], rest))
+        return False
 
 
 class LogFile:

@@ -29,6 +29,8 @@ class Served(NamedTuple):
     """It has no chat template: it continues text, and chats badly."""
     console: bool = False
     """Its frontend has a page for browsers."""
+    system: bool = False
+    """Its frontend shows metrics and the API's description to whoever can ask it."""
 
 
 def reachable_url(url: str) -> str:
@@ -49,9 +51,14 @@ async def served_model(url: str, expected: str, stopped: Callable[[], bool]) -> 
         if model is not None:
             served = as_served(model)
             base = served.chat and await asyncio.to_thread(_is_base, url, served.name)
-            return served._replace(base=base, console=await asyncio.to_thread(has_console, url))
+            return await _with_pages(served._replace(base=base), url)
         await asyncio.sleep(_ASK_EVERY)
-    return Served(expected, console=not stopped() and await asyncio.to_thread(has_console, url))
+    return Served(expected) if stopped() else await _with_pages(Served(expected), url)
+
+
+async def _with_pages(served: Served, url: str) -> Served:
+    console, system = await asyncio.gather(*(asyncio.to_thread(ask, url) for ask in (has_console, has_system_routes)))
+    return served._replace(console=console, system=system)
 
 
 def _models(url: str) -> list[dict[str, Any]]:
@@ -86,6 +93,15 @@ def has_console(url: str) -> bool:
         return False
 
 
+def has_system_routes(url: str) -> bool:
+    """Tell whether a frontend shows its metrics and its API's description there, without a key."""
+    try:
+        with _open(f"{url}/version"):
+            return True
+    except (OSError, ValueError):
+        return False
+
+
 def _get(url: str) -> Any:
     with _open(url) as answer:
         return json.load(answer)
@@ -113,6 +129,8 @@ def lines(served: Served, url: str, workers: tuple[int, int]) -> Iterator[str]:
     yield f"  url    {url}/v1"
     if served.console:
         yield f"  console {url}/"
+    if served.system:
+        yield f"  more   {url}/docs (the API), {url}/metrics"
     yield ""
     yield curl(served, url)
     yield ""

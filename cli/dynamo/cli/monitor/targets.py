@@ -67,7 +67,8 @@ def _of_cluster(name: str, target: Target) -> Iterator[FrontendGroup]:
         yield FrontendGroup(name, frontends)
 
 
-def _of_machine(key: str) -> list[FrontendGroup]:
+def runs_that_serve() -> list[RunState]:
+    """Return what is up on this machine and answers; raises where nothing does."""
     up = [run for run, alive in running(state_home(os.environ)) if alive]
     serving = [run for run in up if run.url]
     if up and not serving:
@@ -76,7 +77,11 @@ def _of_machine(key: str) -> list[FrontendGroup]:
         raise click.ClickException(
             "nothing serves on this machine: start a pipeline with `dynamo up FILE`, or name a frontend by its URL"
         )
-    return [FrontendGroup(run.pipeline, [_frontend(url, key) for url in urls_of(run)]) for run in serving]
+    return serving
+
+
+def _of_machine(key: str) -> list[FrontendGroup]:
+    return [FrontendGroup(run.pipeline, [_frontend(url, key) for url in urls_of(run)]) for run in runs_that_serve()]
 
 
 def urls_of(run: RunState) -> list[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
 import click
@@ -21,6 +21,7 @@ from dynamo.cli.run.grammar import DEFAULTS, ENGINES, CommandError, Words, decid
 from dynamo.cli.run.legacy_flags import FORMER, GROUPS
 from dynamo.cli.run.settings import Run, RunSettings, check, notices, request_defaults
 from dynamo.engine_catalog import traits_of
+from dynamo.runtime.errors import InvalidArgument
 from dynamo.runtime.process import settings as flags
 from dynamo.runtime.process.extras import install_hint
 from dynamo.runtime.process.legacy_flags import FlagCommand
@@ -107,19 +108,35 @@ def _collect(model: str, **values: Any) -> tuple[str, RunSettings]:
     return model, RunSettings(**values)
 
 
-def read(argv: Sequence[str], *, terminal: bool, installed: Collection[str]) -> Run:
-    """Understand `argv`; raises `CommandError`, or click's own errors and `click.exceptions.Exit` after help."""
+def read(
+    argv: Sequence[str], *, terminal: bool, installed: Collection[str], look: Callable[[str], None] = lambda model: None
+) -> Run:
+    """Understand `argv`; raises `CommandError`, or click's own errors and `click.exceptions.Exit` after help.
+
+    `look` raises where there is no such model. It is asked before an engine is chosen by the model's name: who
+    misspells a model is not helped by the name of an engine.
+    """
     words = split(argv)
     with command().make_context(f"dynamo-run {_sides(words)}".rstrip(), list(words.flags)) as context:
         positional, settings = context.command.invoke(context)
     if positional and settings.model_path and positional != settings.model_path:
         raise CommandError(f"two models are named, {positional} and --model-path {settings.model_path}: drop one")
     model = positional or settings.model_path
+    if words.output is None:
+        look(model)
     roles = decide(words, model=model, terminal=terminal, installed=installed)
     check(roles, settings, model)
     if words.engine_arguments and roles.output != "python":
         raise CommandError("arguments after -- go to out=pystr: and out=pytok: engines only")
     return Run(words, roles, settings, model, request_defaults(settings))
+
+
+def _refuse_unknown(model: str) -> None:
+    """Raise `InvalidArgument` where a model is neither here nor named as the hub or a package names one."""
+    from dynamo.llm.models.paths import find_path, is_of_hub
+
+    if model and not model.startswith("package://") and not is_of_hub(model):
+        find_path(model)
 
 
 def _sides(words: Words) -> str:
@@ -147,6 +164,7 @@ def run(argv: list[str]) -> int:
             ["--help"] if not argv or {"-h", "--help"} & set(argv) else argv,
             terminal=sys.stdin.isatty(),
             installed=[name for name in DEFAULTS if importlib.util.find_spec(traits_of(name).package)],
+            look=_refuse_unknown,
         )
     except click.exceptions.Exit as leaving:
         if not argv:
@@ -157,9 +175,9 @@ def run(argv: list[str]) -> int:
     except click.ClickException as error:
         error.show()
         return 2
-    except CommandError as error:
+    except (CommandError, InvalidArgument) as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2
+        return 2 if isinstance(error, CommandError) else 1
     return _start(understood)
 
 

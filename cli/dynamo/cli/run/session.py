@@ -25,11 +25,14 @@ from dynamo.cli.run.batch import Batch, prepared, work
 from dynamo.cli.run.chat import answer_pipe, chat, first_model
 from dynamo.cli.run.grammar import BATCH, DYN, WORKER
 from dynamo.cli.run.settings import Run, RunSettings, frontend_settings, over_nodes, worker_settings
+from dynamo.engine_catalog import traits_of
 from dynamo.frontend.app import Application
 from dynamo.frontend.assembly import frontend
 from dynamo.frontend.http.connection import CONNECTION
+from dynamo.frontend.routing.model_pool import ModelPool
 from dynamo.frontend.settings import FrontendSettings
 from dynamo.llm.models.sources import BUILT_IN_NAME
+from dynamo.llm.tokenizer.byte_level import ByteTokenizer
 from dynamo.runtime import DistributedRuntime, DynamoException, RuntimeConfig, configure_logging
 from dynamo.runtime.process import event_loop
 from dynamo.runtime.process.shutdown import ShutdownSignal
@@ -61,7 +64,7 @@ def start(run: Run) -> int:
         _quiet_logging(verbosity)
         if run.roles.input != BATCH:
             # Not on uvloop: a terminal's prompt wants the standard loop's signals.
-            return asyncio.run(event_loop.watched(_talk(run, settings)))
+            return asyncio.run(event_loop.watched(_talk(run, for_conversation(settings))))
         with prepared(run) as batch:
             return event_loop.run(_talk(run, replace(settings, worker_wait_timeout_secs=HOLD_SECONDS), batch))
     if run.roles.output == DYN:
@@ -77,6 +80,11 @@ def _aliases(run: Run) -> dict[str, str] | None:
     """Return the engine's name for the model that it makes up: who asks for `echo_full` or `mocker` means that."""
     own = run.model or run.settings.model_name
     return None if own or not run.roles.process_local else {run.roles.output: BUILT_IN_NAME}
+
+
+def for_conversation(settings: FrontendSettings) -> FrontendSettings:
+    """Return settings for one person's prompts, which no second tokenizer library, loaded for seconds, makes faster."""
+    return replace(settings, tokenizer="default") if settings.tokenizer == "auto" else settings
 
 
 def _quiet_logging(verbosity: int) -> None:
@@ -135,8 +143,25 @@ async def converse(
         model = await first_model(served, wanted, _say, more_may_come=run.roles.output == DYN)
         if batch is not None:
             return await work(batch, client, model, run.template, ignore_eos=run.roles.output == "echo_core")
-        talk = Conversation(model, run.template, ignore_eos=run.roles.output == "echo_core")
+        continues = _computes(run) and continues_text(services.pool, model)
+        talk = Conversation(model, run.template, run.roles.output == "echo_core", continues)
+        if talk.note:
+            _say(f"note: {talk.note}")
         return await (chat if run.roles.input == "text" else answer_pipe)(client, talk)
+
+
+def _computes(run: Run) -> bool:
+    """Tell whether answers are a model's: echoes and simulations have nothing to continue."""
+    return run.roles.output == DYN or traits_of(run.roles.output).loads_weights
+
+
+def continues_text(pool: ModelPool, name: str) -> bool:
+    """Tell whether a model has a tokenizer of its own and no chat template."""
+    models = next((models for models in pool.served() if models.name == name), None)
+    preprocessor = models.model.preprocessor if models is not None and models.model is not None else None
+    if preprocessor is None or isinstance(preprocessor.tokenizer, ByteTokenizer):
+        return False
+    return preprocessor.template_text is None
 
 
 @contextlib.asynccontextmanager

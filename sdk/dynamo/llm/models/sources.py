@@ -6,7 +6,6 @@ files that frontends may fetch by digest, and the path that the engine loads.
 
 from __future__ import annotations
 
-import difflib
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -14,10 +13,11 @@ from typing import Any, Final
 
 import msgspec
 
-from dynamo.llm.hub.names import SCHEME, Weights, parse
+from dynamo.llm.hub.names import Weights, parse
 from dynamo.llm.model_card import CHAT_TEMPLATE, ModelCard
 from dynamo.llm.models.file_cache import FileCache, file_ref
 from dynamo.llm.models.local_model import LocalModel
+from dynamo.llm.models.paths import find_path, is_of_hub
 from dynamo.llm.tokenizer import byte_level
 from dynamo.runtime.errors import InvalidArgument
 
@@ -25,7 +25,6 @@ BUILT_IN_NAME: Final = "bytes"
 """The served name of a model without files that was given none."""
 BUILT_IN_CONTEXT: Final = 131_072
 _PACKAGE: Final = "package://"
-_FILE: Final = "file://"
 _TEMPLATE_LIMIT: Final = 1 << 20
 
 
@@ -117,16 +116,6 @@ def _described(model: LocalModel, by: str, cache: FileCache, stop: threading.Eve
     return LocalModel(card, other.files, model.path)
 
 
-def is_of_hub(source: str) -> bool:
-    """Tell whether a model of the hub is meant: by its scheme or page, or by a name that is no path here."""
-    if "://" in source:
-        return source.startswith((SCHEME, "https://", "http://")) and not _local(source).is_dir()
-    try:
-        return parse(source) is not None and not (Path(source).exists() or Path(source.partition("/")[0]).is_dir())
-    except OSError:
-        return False
-
-
 def built_in() -> LocalModel:
     """Describe the model without files: bytes as tokens and the plain chat template."""
     card = ModelCard(
@@ -139,38 +128,6 @@ def built_in() -> LocalModel:
         special_tokens={"eos_token": byte_level.SPECIAL["eos_token"]},
     )
     return LocalModel(card)
-
-
-def find_path(source: str) -> Path:
-    """Return the existing path that `source` names, or say what was looked for."""
-    if source.startswith(SCHEME):
-        return _local(source)
-    path = Path(source.removeprefix(_FILE)).expanduser()
-    try:
-        if path.exists():
-            return path
-    except PermissionError as error:
-        raise InvalidArgument(f"no permission to read {str(path)!r}") from error
-    except (OSError, ValueError) as error:
-        raise InvalidArgument(f"{source!r} is no usable path: {error}") from error
-    raise InvalidArgument(f"there is no model at {str(path)!r}{_hint(path)}")
-
-
-def _local(source: str) -> Path:
-    """Return where a clone of a model of the hub would lie."""
-    return Path(source.removeprefix(SCHEME)).expanduser()
-
-
-def _hint(path: Path) -> str:
-    folder = path.parent
-    if not folder.is_dir():
-        return f": the folder {str(folder)!r} does not exist either"
-    try:
-        names = [entry.name for entry in folder.iterdir()]
-    except OSError:
-        return ""
-    close = difflib.get_close_matches(path.name, names, n=1)
-    return f": did you mean {str(folder / close[0])!r}?" if close else ""
 
 
 def _check_context(wanted: int, known: int | None) -> None:

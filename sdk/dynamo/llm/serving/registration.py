@@ -90,7 +90,7 @@ async def fetch_model(remote_name: str, ignore_weights: bool = False) -> str:
     Raises as `open_model`. Cancelled, it stops soon, and what has come stays.
     """
     from dynamo.llm.hub.fetch import fetch
-    from dynamo.llm.models.sources import find_path, is_of_hub
+    from dynamo.llm.models.paths import find_path, is_of_hub
 
     if not is_of_hub(remote_name):
         return str(find_path(remote_name))
@@ -136,7 +136,7 @@ async def _opened(wanted: Wanted) -> LocalModel:
 def _name_of(model_path: str) -> str:
     """Name it as a model of tokens would be called: ORG/REPO of the hub, else the last part."""
     from dynamo.llm.hub.names import parse
-    from dynamo.llm.models.sources import is_of_hub
+    from dynamo.llm.models.paths import is_of_hub
 
     named = parse(model_path) if is_of_hub(model_path) else None
     return Path(model_path).name if named is None else named.repo

@@ -27,10 +27,15 @@ class _Held(NamedTuple):
 
 
 class StoreWorld:
-    """The state that all stores of one world share. Nothing in it waits."""
+    """The state that all stores of one world share. Nothing in it waits.
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    Leases end for who may die alone. In a world of one runtime nobody can: a loop that stood still for longer than a
+    lease lasts, while a model is loaded, must not take its own instances out of service.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, *, leases_end: bool = True) -> None:
         self.clock = clock
+        self._leases_end = leases_end
         self.generation = 0
         self._down = False
         self._watchers: set[asyncio.Event] = set()
@@ -73,13 +78,15 @@ class StoreWorld:
 
     def expire(self) -> None:
         """Drop leases whose time has passed, with their keys."""
+        if not self._leases_end:
+            return
         now = self.clock()
         for lease in [lease for lease, (_, until) in self._leases.items() if until <= now]:
             self.drop_lease(lease)
 
     def next_expiry(self) -> float | None:
         """Return the seconds until the first lease may end."""
-        untils = [until for _, until in self._leases.values()]
+        untils = [until for _, until in self._leases.values()] if self._leases_end else []
         return max(min(untils) - self.clock(), 0.001) if untils else None
 
     def grant(self, ttl: float) -> int:

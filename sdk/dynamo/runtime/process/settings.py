@@ -264,7 +264,7 @@ def command(
 
 
 def version_option() -> click.Option:
-    """Make `--version`, as all programs have it."""
+    """Make `-V` and `--version`, as all programs have it."""
 
     def tell(context: click.Context, _: click.Parameter, given: bool) -> None:
         if given:
@@ -272,7 +272,7 @@ def version_option() -> click.Option:
             context.exit()
 
     return click.Option(
-        ["--version"], is_flag=True, is_eager=True, expose_value=False, callback=tell, help="Print the version."
+        ["-V", "--version"], is_flag=True, is_eager=True, expose_value=False, callback=tell, help="Print the version."
     )
 
 

@@ -156,7 +156,7 @@ def models(pipelines: Sequence[DynamoPipeline], folder: Path) -> tuple[ModelFact
 
 def _problem(source: str, folder: Path) -> str:
     from dynamo.llm.models.gguf_header import read_header
-    from dynamo.llm.models.sources import find_path, is_of_hub
+    from dynamo.llm.models.paths import find_path, is_of_hub
     from dynamo.runtime.errors import InvalidArgument
 
     if "://" not in source and ((folder / source).exists() or source.startswith(("./", "../"))):
