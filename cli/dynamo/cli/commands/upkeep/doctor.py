@@ -12,7 +12,8 @@ import click
 from dynamo.cli.commands.cluster_options import cluster_options, complete_pipeline
 
 if TYPE_CHECKING:
-    from dynamo.cli.cluster.client import Cluster, Target
+    from dynamo.cli.cluster.client import Cluster
+    from dynamo.cli.cluster.kubeconfig import Target
     from dynamo.cli.diagnosis.findings import Finding, Report
     from dynamo.cli.diagnosis.pipeline import LocalFacts
     from dynamo.operator.api.v1alpha1 import DynamoPipeline
