@@ -9,6 +9,9 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check
 VLLM_VENV ?= .venv-vllm
 SGLANG_VENV ?= .venv-sglang
+GPU_VENV ?= .venv-gpu
+# Of a GPU's memory, for each engine of the tests, of which three live at once.
+GPU_SHARE ?= 0.2
 DOCS_VENV ?= .venv-docs
 # A folder of environments: the clients of `make test-clients` want different versions of the same packages.
 CLIENTS ?= .venv-clients
@@ -49,6 +52,18 @@ test-vllm: $(VLLM_VENV)/.ready ## vLLM for real, on a CPU, in an environment of 
 	VLLM_CPU_OMP_THREADS_BIND=nobind OMP_NUM_THREADS=1 \
 	$(VLLM_VENV)/bin/python -m pytest -c tests_vllm/pytest.ini --rootdir tests_vllm \
 	$(or $(ARGS),tests/worker/test_engine_contract.py tests/frontend/routes/test_engine_kinds.py tests_vllm)
+
+# What one GPU can do. Two nodes need two of them, prompts computed elsewhere NIXL, true text a model's weights.
+GPU_TESTS := tests/worker/test_engine_contract.py tests/frontend/routes/test_engine_kinds.py \
+	$(addprefix tests_vllm/test_,$(addsuffix .py,embeddings engine guides kv_events nodes requests system))
+
+.PHONY: test-gpu bench-gpu
+test-gpu: $(GPU_VENV)/.ready ## vLLM for real, on an NVIDIA GPU, in an environment of its own (12 GB, installed once)
+	@PATH="$(abspath $(GPU_VENV))/bin:$$PATH" PYTHONPATH=. DYN_CONTRACT_ENGINES=vllm,openai-vllm DYN_GPU_SHARE=$(GPU_SHARE) \
+	$(GPU_VENV)/bin/python -m pytest -c tests_vllm/pytest.ini --rootdir tests_vllm $(or $(ARGS),$(GPU_TESTS))
+
+bench-gpu: $(GPU_VENV)/.ready ## what our server costs over `vllm serve`, on an NVIDIA GPU with 75 GB of memory (ARGS="--layers 4" for less)
+	@PATH="$(abspath $(GPU_VENV))/bin:$$PATH" PYTHONPATH=. $(GPU_VENV)/bin/python -m bench.gpu $(ARGS)
 
 .PHONY: test-sglang
 test-sglang: $(SGLANG_VENV)/.ready ## SGLang for real, on a CPU, in an environment of its own (5 GB, installed once)
@@ -131,7 +146,7 @@ images: $(VENV)/.dev ## container images by docker, else by buildah; their archi
 	@PYTHONPATH=. $(BIN)/python -m e2e.images $(ARGS)
 
 clean: ## remove the environments and caches
-	@rm -rf $(VENV) $(VLLM_VENV) $(SGLANG_VENV) $(DOCS_VENV) $(CLIENTS) $(ALERTS) build .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist
+	@rm -rf $(VENV) $(VLLM_VENV) $(SGLANG_VENV) $(GPU_VENV) $(DOCS_VENV) $(CLIENTS) $(ALERTS) build .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist
 
 # The stamps: an environment is made once and brought up to date when the bounds or the lock change.
 $(VENV)/.pip:
@@ -163,6 +178,13 @@ $(VLLM_VENV)/.ready: tests_vllm/requirements.txt pyproject.toml
 	@test -x $(VLLM_VENV)/bin/python || $(PYTHON) -m venv $(VLLM_VENV)
 	@$(VLLM_VENV)/bin/python -m pip install --disable-pip-version-check --quiet --no-deps -r tests_vllm/requirements.txt
 	@$(VLLM_VENV)/bin/python -m pip install --disable-pip-version-check --quiet --no-deps -e . && touch $@
+
+# The version that the figures in bench/RESULTS.md are of.
+$(GPU_VENV)/.ready: pyproject.toml
+	@echo "Making a Python environment with vLLM for NVIDIA GPUs in $(GPU_VENV) (about 12 GB, once) ..."
+	@test -x $(GPU_VENV)/bin/python || $(PYTHON) -m venv $(GPU_VENV)
+	@$(GPU_VENV)/bin/python -m pip install --disable-pip-version-check --quiet vllm==0.32.0 -e '.[vllm]' \
+	hypothesis pytest pytest-timeout trustme && touch $@
 
 $(CLIENTS)/%/.ready: tests_clients/locks/%.txt | $(VENV)/.dev
 	@echo "Making a Python environment in $(CLIENTS)/$* ..."

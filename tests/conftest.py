@@ -39,12 +39,13 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests that start processes or real engines come first, the longest of them before all, so that no test process
     is left alone with a long one at the end. `tests/order/distribution.py` hands them out.
 
     Those that talk to processes are tried twice, since a busy machine can hold up any process; the summary names each
-    test that needed its second try. A test without processes has no such excuse.
+    test that needed its second try. A test without processes has no such excuse. The lanes that have environments of
+    their own lack the plugin, and try once.
     """
 
     def seconds(item: pytest.Item) -> float:
@@ -52,7 +53,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return 0 if mark is None else mark.kwargs.get("seconds", 5)
 
     items.sort(key=seconds, reverse=True)
-    for item in items:
+    for item in items if config.pluginmanager.hasplugin("rerunfailures") else ():
         if any(item.get_closest_marker(name) for name in ("processes", "servers")):
             item.add_marker(pytest.mark.flaky(reruns=1))
 

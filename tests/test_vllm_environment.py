@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterable, Iterator
@@ -63,3 +65,13 @@ def test_it_has_what_the_packages_ask_for() -> None:
     wanted = [*project["dependencies"], *(line for name in ("frontend", "cli", "zmq") for line in extras[name])]
     names = {re.split(r"[^A-Za-z0-9_.-]", line)[0].lower().replace("_", "-") for line in wanted}
     assert names - {"dynamo-pipelines"} - pinned() == set()
+
+
+def test_its_settings_know_the_marks_of_all_tests() -> None:
+    """Without the plugins of `make test`, which that environment lacks: a test of real servers is collected there."""
+    settings = ["-c", "tests_vllm/pytest.ini", "--rootdir", "tests_vllm", "-p", "no:rerunfailures", "-p", "no:xdist"]
+    chosen = "tests/runtime/discovery/test_store_contract.py"
+    assert "pytest.mark.servers" in (ROOT / chosen).read_text()
+    argv = [sys.executable, "-m", "pytest", *settings, "--collect-only", "-q", chosen]
+    done = subprocess.run(argv, cwd=ROOT, env={**os.environ, "PYTHONPATH": "."}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.worker.engine_rigs import VLLM
 from tests.worker.test_embedding_engines import Recorder
 from tests_vllm.tiny_model import WIDTH
 
@@ -21,8 +22,7 @@ from dynamo.worker.engines import create_engine
 from dynamo.worker.settings import WorkerSettings
 
 ARGUMENTS = {
-    "runner": "pooling", "convert": "embed", "enforce-eager": True, "dtype": "float32", "max-num-seqs": 4,
-    "max_num_batched_tokens": 128, "max-model-len": 128,
+    **json.loads(VLLM), "runner": "pooling", "convert": "embed", "max-num-seqs": 4, "max-model-len": 128,
 }  # fmt: skip
 
 

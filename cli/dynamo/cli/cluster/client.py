@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import urllib3
@@ -27,6 +26,7 @@ from dynamo.cli.cluster.errors import (
     plain_cause,
     unreachable,
 )
+from dynamo.cli.cluster.kubeconfig import Target
 from dynamo.operator.kube.resources import Resource
 
 Live = dict[str, Any]
@@ -35,15 +35,6 @@ CONNECT_SECONDS: Final = 10.0
 ANSWER_SECONDS: Final = 30.0
 _PAGE: Final = 500
 _SERVICE_ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
-
-
-@dataclass(frozen=True)
-class Target:
-    """Place that the user named: cluster, context, namespace."""
-
-    kubeconfig: str | None = None
-    context: str | None = None
-    namespace: str | None = None
 
 
 class Cluster:

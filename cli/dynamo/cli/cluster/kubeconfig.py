@@ -1,16 +1,27 @@
 """What a kubeconfig says about contexts and namespaces, read without the Kubernetes client.
 
-The client itself reads the credentials; this is for Tab, and for errors that name the choices.
+The client itself reads the credentials; this is for Tab, and for errors that name the choices. `Target` is here for
+the commands that look at this machine as well: where no Kubernetes client is installed, they must still work.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 DEFAULT_NAMESPACE = "default"
+
+
+@dataclass(frozen=True)
+class Target:
+    """Place that the user named: cluster, context, namespace."""
+
+    kubeconfig: str | None = None
+    context: str | None = None
+    namespace: str | None = None
 
 
 class Context(NamedTuple):

@@ -34,9 +34,7 @@ def cluster_options(
         def with_target(
             *args: Any, kubeconfig: str | None, context: str | None, namespace: str | None, **kwargs: Any
         ) -> Any:
-            from dynamo.cli.cluster.client import Target
-
-            return command(*args, target=Target(kubeconfig, context, namespace), **kwargs)
+            return command(*args, target=kubeconfigs.Target(kubeconfig, context, namespace), **kwargs)
 
         decorated: Any = with_target
         for option in reversed(_options(namespace_help, short)):
@@ -96,10 +94,10 @@ def _contexts(ctx: click.Context) -> list[str]:
 
 
 def _connected(ctx: click.Context) -> Cluster:
-    from dynamo.cli.cluster.client import Target, connect
+    from dynamo.cli.cluster.client import connect
 
     given = ctx.params
-    return connect(Target(given.get("kubeconfig"), given.get("context"), given.get("namespace")))
+    return connect(kubeconfigs.Target(given.get("kubeconfig"), given.get("context"), given.get("namespace")))
 
 
 def _names(cluster: Cluster, path: str) -> Iterator[str]:

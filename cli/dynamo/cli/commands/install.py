@@ -10,7 +10,7 @@ import click
 from dynamo.cli.commands.cluster_options import SPAN, cluster_options
 
 if TYPE_CHECKING:
-    from dynamo.cli.cluster.client import Target
+    from dynamo.cli.cluster.kubeconfig import Target
 
 NAMESPACE = "dynamo"
 RELEASE = "dynamo"

@@ -104,7 +104,8 @@ def _cluster_logs(
     follow: bool,
     timestamps: bool,
 ) -> None:
-    from dynamo.cli.cluster.client import Target, connect
+    from dynamo.cli.cluster.client import connect
+    from dynamo.cli.cluster.kubeconfig import Target
     from dynamo.cli.cluster.pipelines.pod_logs import Wanted, print_logs
 
     if name is None:

@@ -9,7 +9,7 @@ import click
 from dynamo.cli.commands.cluster_options import cluster_options, complete_pipeline
 
 if TYPE_CHECKING:
-    from dynamo.cli.cluster.client import Target
+    from dynamo.cli.cluster.kubeconfig import Target
 
 EPILOG = """\b
 Examples:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from dynamo.operator.api.v1alpha1 import DynamoPipeline
 
 NVIDIA: Final = "nvidia.com/gpu"
+_CARDS_SHOWN: Final = 8
 _PLUGIN: Final = (
     "helm upgrade -i nvdp nvidia-device-plugin --repo https://nvidia.github.io/k8s-device-plugin "
     "-n nvidia-device-plugin --create-namespace"
@@ -31,12 +32,48 @@ class Demand:
 
 
 @dataclass(frozen=True)
+class Card:
+    """One GPU, as nvidia-smi describes it; its memory in MiB."""
+
+    name: str
+    driver: str
+    total: int
+    free: int
+
+
+@dataclass(frozen=True)
 class GpuFact:
     """What device files and nvidia-smi of a machine say."""
 
     devices: int = 0
     driver: bool = False
     error: str = ""
+    cards: tuple[Card, ...] = ()
+
+
+CARD_FIELDS: Final = "name,driver_version,memory.total,memory.free"
+"""Asked of nvidia-smi, and read by `cards_of`."""
+
+
+def cards_of(answer: str) -> tuple[Card, ...]:
+    """Read nvidia-smi's CSV without head and units; a card that tells no memory (`[N/A]`) is left out."""
+    rows = ([cell.strip() for cell in line.split(",")] for line in answer.splitlines())
+    return tuple(
+        Card(name, driver, int(total), int(free))
+        for name, driver, total, free in (row for row in rows if len(row) == len(CARD_FIELDS.split(",")))
+        if total.isdecimal() and free.isdecimal()
+    )
+
+
+def card_text(card: Card) -> str:
+    """Return a card in a few words."""
+    return f"{card.name}, {card.free / 1024:.1f} of {card.total / 1024:.1f} GiB free, driver {card.driver}"
+
+
+def looked_at(gpu: GpuFact) -> str:
+    """Return what the report says of GPUs that were looked at."""
+    more = f"; {len(gpu.cards) - _CARDS_SHOWN} more" if len(gpu.cards) > _CARDS_SHOWN else ""
+    return f"GPU ({'; '.join(map(card_text, gpu.cards[:_CARDS_SHOWN]))}{more})" if gpu.cards else "GPU"
 
 
 @dataclass(frozen=True)
@@ -97,6 +134,21 @@ def machine_findings(gpu: GpuFact, demands: Iterable[Demand]) -> Iterator[Findin
             f"a worker asks for {wanted.per_pod}, and there are {gpu.devices}",
             f"lower spec.components[].tensorParallelSize to {gpu.devices}, or accelerator.count",
         )  # fmt: skip
+    elif wanted:
+        yield from _full(gpu.cards, wanted)
+
+
+def _full(cards: Sequence[Card], wanted: Demand) -> Iterator[Finding]:
+    """Yield a warning where too few cards have the half of their memory free: engines take nearly all of it."""
+    taken = sorted((card for card in cards if 2 * card.free < card.total), key=lambda card: card.free)
+    if not taken or len(cards) - len(taken) >= wanted.per_pod:
+        return
+    share = int(100 * taken[0].free / taken[0].total) / 100
+    yield Finding(
+        "gpu-memory", f"the GPU that {wanted.wanted_by} wants is in use", card_text(taken[0]),
+        "nvidia-smi, and end what takes it; or give vLLM less: spec.components[].engineArgs"
+        f" gpu-memory-utilization: {share}", Weight.WARNING,
+    )  # fmt: skip
 
 
 def cluster_findings(nodes: Iterable[NodeDevices], demands: Iterable[Demand]) -> Iterator[Finding]:

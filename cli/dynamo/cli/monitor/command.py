@@ -16,7 +16,7 @@ from dynamo.cli.monitor.load import FrontendLoad, WorkerList, merged
 from dynamo.cli.monitor.targets import FrontendGroup, frontend_groups, pipeline_options
 
 if TYPE_CHECKING:
-    from dynamo.cli.cluster.client import Target
+    from dynamo.cli.cluster.kubeconfig import Target
     from dynamo.cli.monitor.rates import Scrape
 
 EPILOG = """\b

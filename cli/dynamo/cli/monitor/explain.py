@@ -11,7 +11,7 @@ import click
 from dynamo.cli.monitor.targets import frontend_groups, pipeline_options
 
 if TYPE_CHECKING:
-    from dynamo.cli.cluster.client import Target
+    from dynamo.cli.cluster.kubeconfig import Target
 
 EPILOG = """\b
 Examples:

@@ -15,7 +15,7 @@ from dynamo.cli.commands.cluster_options import cluster_options, complete_pipeli
 from dynamo.cli.local.state import RunState, running, state_home
 
 if TYPE_CHECKING:
-    from dynamo.cli.cluster.client import Target
+    from dynamo.cli.cluster.kubeconfig import Target
     from dynamo.cli.monitor.frontend import Frontend
 
 Command = TypeVar("Command", bound=Callable[..., Any])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dynamo.cli.cluster.client import Target
+from dynamo.cli.cluster.kubeconfig import Target
 from dynamo.cli.cluster.pipelines.addresses import Address, addresses, http_port, inside, pending
 from dynamo.cli.cluster.pipelines.find_url import nothing_answers
 from dynamo.cli.cluster.pipelines.locate import Location, named_outside

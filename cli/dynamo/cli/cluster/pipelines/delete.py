@@ -9,8 +9,9 @@ from typing import Final
 
 import click
 
-from dynamo.cli.cluster.client import Cluster, Target
+from dynamo.cli.cluster.client import Cluster
 from dynamo.cli.cluster.errors import ClusterError
+from dynamo.cli.cluster.kubeconfig import Target
 from dynamo.cli.cluster.pipelines.documents import manifests, placed, read_text, report
 from dynamo.cli.cluster.pipelines.follow import interruptible
 from dynamo.cli.cluster.pipelines.status import pipeline_called

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dynamo.cli.cluster.client import Cluster, Target
+from dynamo.cli.cluster.client import Cluster
 from dynamo.cli.cluster.errors import ClusterError
+from dynamo.cli.cluster.kubeconfig import Target
 from dynamo.cli.cluster.pipelines.locate import Location, locate
 from dynamo.cli.cluster.pipelines.next_steps import forward_command
 from dynamo.cli.cluster.pipelines.progress import progress

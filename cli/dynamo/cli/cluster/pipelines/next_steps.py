@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from dynamo.cli.cluster.client import Target
+from dynamo.cli.cluster.kubeconfig import Target
 from dynamo.cli.cluster.pipelines.locate import Location
 from dynamo.cli.cluster.pipelines.progress import PipelineProgress
 from dynamo.cli.local.next_steps import Served, curl

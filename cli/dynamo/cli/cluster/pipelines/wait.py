@@ -8,8 +8,9 @@ from typing import Any, Final
 
 import click
 
-from dynamo.cli.cluster.client import Cluster, Target
+from dynamo.cli.cluster.client import Cluster
 from dynamo.cli.cluster.errors import ClusterError
+from dynamo.cli.cluster.kubeconfig import Target
 from dynamo.cli.cluster.pipelines.events import event_lines
 from dynamo.cli.cluster.pipelines.follow import Wanted, follow, interruptible, look_at
 from dynamo.cli.cluster.pipelines.locate import SERVICES, locate

@@ -15,8 +15,9 @@ import pyhelm3
 import semver
 from pyhelm3.command import Command
 
-from dynamo.cli.cluster.client import Live, Target
+from dynamo.cli.cluster.client import Live
 from dynamo.cli.cluster.errors import ClusterError
+from dynamo.cli.cluster.kubeconfig import Target
 
 Answer = TypeVar("Answer")
 Values = dict[str, Any]

@@ -9,10 +9,11 @@ from typing import Any, Final, NamedTuple
 
 import click
 
-from dynamo.cli.cluster.client import Cluster, Live, Target, connect
+from dynamo.cli.cluster.client import Cluster, Live, connect
 from dynamo.cli.cluster.diagnosis_facts import preflight
 from dynamo.cli.cluster.discovery import Discovery
 from dynamo.cli.cluster.errors import ClusterError
+from dynamo.cli.cluster.kubeconfig import Target
 from dynamo.cli.cluster.pipelines.events import event_lines
 from dynamo.cli.cluster.pipelines.follow import follow, interruptible
 from dynamo.cli.cluster.pipelines.next_steps import target_flags

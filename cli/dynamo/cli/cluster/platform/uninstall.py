@@ -9,8 +9,9 @@ from typing import Final
 
 import click
 
-from dynamo.cli.cluster.client import Cluster, Live, Target, connect
+from dynamo.cli.cluster.client import Cluster, Live, connect
 from dynamo.cli.cluster.errors import ClusterError, RefusedError
+from dynamo.cli.cluster.kubeconfig import Target
 from dynamo.cli.cluster.pipelines.follow import interruptible
 from dynamo.cli.cluster.platform.helm import Helm
 from dynamo.cli.cluster.platform.install import CRDS

@@ -12,7 +12,8 @@ import click
 from dynamo.cli.commands.cluster_options import cluster_options, complete_pipeline
 
 if TYPE_CHECKING:
-    from dynamo.cli.cluster.client import Cluster, Target
+    from dynamo.cli.cluster.client import Cluster
+    from dynamo.cli.cluster.kubeconfig import Target
     from dynamo.cli.diagnosis.findings import Finding, Report
     from dynamo.cli.diagnosis.pipeline import LocalFacts
     from dynamo.operator.api.v1alpha1 import DynamoPipeline
@@ -56,7 +57,7 @@ def doctor(name: str | None, of_cluster: bool, target: Target, offline: bool, ou
 
 
 def _of_machine(name: str | None, offline: bool) -> Report:
-    from dynamo.cli.diagnosis import machine, pipeline
+    from dynamo.cli.diagnosis import devices, machine, pipeline
     from dynamo.cli.diagnosis.findings import report_of
     from dynamo.cli.local.facts import hub
     from dynamo.cli.local.facts.machine import collect, has_state
@@ -72,7 +73,8 @@ def _of_machine(name: str | None, offline: bool) -> Report:
     facts = collect(pipelines, os.environ, Path(name).resolve().parent if name else Path())
     if not offline:
         facts = machine.MachineFacts(**{**facts.__dict__, "hub": hub.ask(os.environ, hub.saved_token())})
-    looked = ["Python", "PATH", "folders and disks", "ports", "engines", "models", "etcd and NATS", "limits", "GPU"]
+    looked = ["Python", "PATH", "folders and disks", "ports", "engines", "models", "etcd and NATS", "limits"]
+    looked.append(devices.looked_at(facts.gpu))
     looked += [] if offline else [f"{facts.hub.url} ({'with' if facts.hub.token else 'without'} a token)"]
     return report_of(looked, [*broken, *machine.findings(facts)])
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from dynamo.cli.diagnosis.devices import GpuFact, demand_of
+from dynamo.cli.diagnosis.devices import CARD_FIELDS, GpuFact, cards_of, demand_of
 from dynamo.cli.diagnosis.machine import EngineFact, FolderFact, MachineFacts, ModelFact, PortFact
 from dynamo.cli.local.facts import servers
 from dynamo.cli.local.infra_servers import find_etcd, find_nats_server
@@ -44,7 +44,7 @@ def collect(pipelines: Sequence[DynamoPipeline], environment: Mapping[str, str],
         file_limit=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         engines=engines(pipelines),
         models=models(pipelines, folder),
-        gpu=_gpu(environment),
+        gpu=gpu_fact(environment),
         demands=demand_of(pipelines),
         own_servers=servers.ask(environment),
         etcd=environment.get("ETCD_ENDPOINTS") or find_etcd() or "",
@@ -174,21 +174,22 @@ def _problem(source: str, folder: Path) -> str:
     return ""
 
 
-def _gpu(environment: Mapping[str, str]) -> GpuFact:
+def gpu_fact(environment: Mapping[str, str], root: Path = Path("/")) -> GpuFact:
     """Count device files, and ask nvidia-smi where there are any."""
-    devices = len(list(Path("/dev").glob("nvidia[0-9]*")))
-    driver = Path("/proc/driver/nvidia/version").exists()
+    devices = len(list((root / "dev").glob("nvidia[0-9]*")))
+    driver = (root / "proc" / "driver" / "nvidia" / "version").exists()
     program = shutil.which("nvidia-smi", path=environment.get("PATH", ""))
     if not devices:
         return GpuFact(0, driver)
     if program is None:
         return GpuFact(devices, driver, "nvidia-smi isn't on PATH")
+    query = [program, f"--query-gpu={CARD_FIELDS}", "--format=csv,noheader,nounits"]
     try:
-        done = subprocess.run([program, "-L"], capture_output=True, text=True, timeout=SMI_SECONDS, check=False)
+        done = subprocess.run(query, capture_output=True, text=True, timeout=SMI_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return GpuFact(devices, driver, f"nvidia-smi didn't answer within {SMI_SECONDS:g} s")
     said = (done.stderr or done.stdout).strip()[:_MOST_CHARACTERS]
-    return GpuFact(devices, driver, said if done.returncode else "")
+    return GpuFact(devices, driver, said) if done.returncode else GpuFact(devices, driver, cards=cards_of(done.stdout))
 
 
 def has_state(home: Path, name: str) -> bool:
