@@ -63,7 +63,7 @@ test-gpu: $(GPU_VENV)/.ready ## vLLM for real, on an NVIDIA GPU, in an environme
 	$(GPU_VENV)/bin/python -m pytest -c tests_vllm/pytest.ini --rootdir tests_vllm $(or $(ARGS),$(GPU_TESTS))
 
 bench-gpu: $(GPU_VENV)/.ready ## what our server costs over `vllm serve`, on an NVIDIA GPU with 75 GB of memory (ARGS="--layers 4" for less)
-	@PATH="$(abspath $(GPU_VENV))/bin:$$PATH" PYTHONPATH=. $(GPU_VENV)/bin/python -m bench.gpu $(ARGS)
+	@PATH="$(abspath $(GPU_VENV))/bin:$$PATH" PYTHONPATH=. $(GPU_VENV)/bin/python -m bench.engines.gpu $(ARGS)
 
 .PHONY: test-sglang
 test-sglang: $(SGLANG_VENV)/.ready ## SGLang for real, on a CPU, in an environment of its own (5 GB, installed once)

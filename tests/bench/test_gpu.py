@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from bench.gpu import engine_arguments, gpus, pipeline, prompts_of, run_words, shape, table_lines
+from bench.engines.gpu import engine_arguments, gpus, pipeline, prompts_of, run_words, shape, table_lines
 from bench.processes import BenchError
 
 from dynamo.cli.run.grammar import DEFAULTS

@@ -1,6 +1,6 @@
 """What our server costs over `vllm serve` on a GPU: first tokens, gaps and tokens a second, at several loads.
 
-Run: .venv-gpu/bin/python -m bench.gpu [--streams 1,8,64,256] [--rounds 3] [--sides run,up,openai]
+Run: .venv-gpu/bin/python -m bench.engines.gpu [--streams 1,8,64,256] [--rounds 3] [--sides run,up,openai]
 
 All sides compute the same model on the same GPU, and every load is asked of each in turn, in changing order:
 
@@ -30,10 +30,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.client import Connection, Task, send, summary
+from bench.engines.servers import answers
 from bench.figures import median, ratio
 from bench.model import model_folder, words
 from bench.processes import BenchError, Servers, cpu_seconds, ended, free_port, wait_for
-from bench.servers import answers
 
 from dynamo.runtime.process import event_loop
 
@@ -216,7 +216,7 @@ def work(given: argparse.Namespace) -> int:
 
 def options() -> argparse.ArgumentParser:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="bench.gpu", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(prog="bench.engines.gpu", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--sides", type=lambda text: text.split(","), default=list(SIDES))
     parser.add_argument("--streams", type=lambda text: [int(word) for word in text.split(",")], default=[1, 8, 64, 256])
     parser.add_argument("--tokens", type=int, default=128, help="of an answer")
@@ -232,7 +232,7 @@ def main() -> int:
     """Read the command line."""
     given = options().parse_args()
     if unknown := set(given.sides) - set(SIDES):
-        raise SystemExit(f"bench.gpu: no side {', '.join(sorted(unknown))}: there are {', '.join(SIDES)}")
+        raise SystemExit(f"bench.engines.gpu: no side {', '.join(sorted(unknown))}: there are {', '.join(SIDES)}")
     return ended(lambda: work(given))
 
 
