@@ -27,6 +27,7 @@ class MemoryWorld:
     store: StoreWorld = dataclasses.field(default_factory=StoreWorld)
     network: MemoryNetwork = dataclasses.field(default_factory=MemoryNetwork)
 
+
 def lone_world() -> MemoryWorld:
     """Make the world of a single runtime, whose leases end only with it."""
     return MemoryWorld(StoreWorld(leases_end=False))
