@@ -27,10 +27,10 @@ class MemoryWorld:
     store: StoreWorld = dataclasses.field(default_factory=StoreWorld)
     network: MemoryNetwork = dataclasses.field(default_factory=MemoryNetwork)
 
-    @classmethod
-    def of_one(cls) -> MemoryWorld:
-        """Make the world of a single runtime, whose leases end only with it."""
-        return cls(StoreWorld(leases_end=False))
+
+def lone_world() -> MemoryWorld:
+    """Make the world of a single runtime, whose leases end only with it."""
+    return MemoryWorld(StoreWorld(leases_end=False))
 
 
 NATS: Final = "nats"
@@ -72,7 +72,7 @@ def asked_config(backend: str | bool | None, static: bool, *planes: str | None) 
 def parts_of(config: RuntimeConfig, static: bool = False) -> Backends:
     """Make the adapters for a configuration, not connected yet."""
     if config.discovery_backend == MEMORY:
-        return in_memory(MemoryWorld.of_one(), config)
+        return in_memory(lone_world(), config)
     if static:
         from dynamo.runtime.discovery.memory import MemoryStore
 

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from dynamo.runtime.backends import NATS, Backends, MemoryWorld, asked_config, in_memory, parts_of
+from dynamo.runtime.backends import NATS, Backends, MemoryWorld, asked_config, in_memory, lone_world, parts_of
 from dynamo.runtime.cancellation import CancellationToken
 from dynamo.runtime.client import Client
 from dynamo.runtime.config import RuntimeConfig
@@ -126,7 +126,7 @@ class DistributedRuntime:
         cls, world: MemoryWorld | None = None, *, config: RuntimeConfig | None = None
     ) -> DistributedRuntime:
         """Make a runtime inside this process; runtimes of the same world see each other."""
-        return await cls.over(in_memory(world or MemoryWorld.of_one(), config))._opened()
+        return await cls.over(in_memory(world or lone_world(), config))._opened()
 
     async def _opened(self) -> DistributedRuntime:
         try:

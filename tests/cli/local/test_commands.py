@@ -39,12 +39,13 @@ def test_validate_good_files() -> None:
     assert len(done.stdout.splitlines()) == len(list(EXAMPLES.glob("*.yaml")))
 
 
-def test_validate_looks_for_a_model_beside_the_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("source", ["./model.gguf", "model.gguf"])
+def test_validate_looks_for_a_model_beside_the_file(source: str, tmp_path: Path) -> None:
     """A file that isn't there is no good one."""
     file = tmp_path / "x.yaml"
     file.write_text(
         "apiVersion: dynamo.dev/v1alpha1\nkind: DynamoPipeline\nmetadata: {name: x}\n"
-        "spec: {model: {source: ./model.gguf}, components: [{engine: llamacpp}]}\n"
+        f"spec: {{model: {{source: {source}}}, components: [{{engine: llamacpp}}]}}\n"
     )
     done = CliRunner().invoke(dynamo, ["validate", str(file)])
     assert (done.exit_code, "no model at" in done.stderr) == (1, True)

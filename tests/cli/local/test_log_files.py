@@ -14,7 +14,17 @@ from rich.console import Console
 
 from dynamo.cli.commands.logs import logs
 from dynamo.cli.local.display import LiveDisplay, PlainDisplay
-from dynamo.cli.local.log_files import Follower, LogFile, LogLine, Repeats, Severity, message, read_lines, severity
+from dynamo.cli.local.log_files import (
+    Follower,
+    LogFile,
+    LogLine,
+    Repeats,
+    Severity,
+    last_words,
+    message,
+    read_lines,
+    severity,
+)
 from dynamo.cli.local.processes import LineSplitter
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -145,3 +155,25 @@ def test_what_was_shown_is_bounded() -> None:
     assert not repeats.is_one("[request-0] x")
     assert not any(repeats.is_one(f"[request-{number}] x") for number in range(1, 1000))
     assert not repeats.is_one("[request-0] x")
+
+
+FULL = '{"level":"panic","caller":"raft.go:433","msg":"failed to create WAL","error":"no space left on device"}'
+PANIC = ["panic: failed to create WAL", "goroutine 1 [running]:", "go.etcd.io/etcd.main()", "\tmain.go:32 +0x45"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "begins", "ends"),
+    [
+        ([FULL, *PANIC], "the disk is full: free space (dynamo clean", "panic: failed to create WAL"),
+        (PANIC, "panic: failed to create WAL", "WAL"),
+        (["OSError: [Errno 28] No space left on device: '/x'"], "the disk is full", "'/x'"),
+        (["ERROR no such model", "goodbye"], "ERROR no such model", "model"),
+        ([], "", ""),
+    ],
+)
+def test_why_a_process_ended(lines: list[str], begins: str, ends: str) -> None:
+    """A full disk says what to do; of a Go program its panic, not the last line of its stack."""
+    said = [(severity(line) or (Severity.ERROR if line in PANIC else Severity.INFO), line) for line in lines]
+    words = last_words(said, 300)
+    assert words.startswith(begins)
+    assert words.endswith(ends)

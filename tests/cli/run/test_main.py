@@ -335,3 +335,13 @@ def test_a_model_that_is_not_there_comes_before_its_engine(
     told = capsys.readouterr().err
     assert says in told
     assert "mistralrs" not in told
+
+
+def test_a_missing_engine_comes_before_a_download(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody waits an hour for a model that nothing here can serve."""
+    monkeypatch.setattr("dynamo.llm.hub.fetch.fetch", lambda *args, **more: pytest.fail("it asked the hub"))
+    assert run(["in=stdin", "out=sglang", "org/name"]) == 1
+    told = capsys.readouterr().err
+    assert "engine sglang is not installed, so nothing of org/name was downloaded" in told

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.fixtures_etcd import EtcdServer
 
-from dynamo.runtime.backends import MemoryWorld
+from dynamo.runtime.backends import lone_world
 from dynamo.runtime.discovery.etcd import EtcdStore
 from dynamo.runtime.discovery.memory import MemoryStore, StoreWorld
 from dynamo.runtime.discovery.store import Change, Compacted, Entry, LeaseLost, Store
@@ -312,7 +312,7 @@ async def test_leases_of_a_lone_runtime_end_only_with_it() -> None:
 def test_a_process_of_its_own_has_such_leases() -> None:
     """What `dynamo-run` and DYN_DISCOVERY_BACKEND=mem stand on."""
     clock = ManualClock()
-    world = MemoryWorld.of_one()
+    world = lone_world()
     world.store.clock = clock
     lease = world.store.grant(5.0)
     clock.now += 100.0

@@ -30,6 +30,7 @@ from dynamo.worker.engines import (
     OPENAI,
     PYTHON,
     check_engine,
+    check_installed,
     check_nodes,
     check_source,
     create_engine,
@@ -116,6 +117,7 @@ def load_model(settings: WorkerSettings, stop: threading.Event | None = None) ->
     check_engine(settings.engine)
     check_nodes(settings)
     check_source(settings)
+    check_installed(settings.engine, settings.model_path)
     settings.check()
     name, source = settings.model_name, settings.model_path
     if settings.engine == PYTHON:

@@ -16,6 +16,8 @@ from enum import IntEnum
 from pathlib import Path
 from typing import IO, Final, NamedTuple
 
+from dynamo.operator.cluster.termination_message import chosen, gist
+
 MAX_BYTES = 8 << 20
 
 
@@ -42,6 +44,13 @@ _MARKS = (
     (Severity.INFO, re.compile(r"^\d+\.\d\d\.\d{3}\.\d{3} [WIDT] ")),
 )
 _HEAD = 100
+_PANIC: Final = "panic: "
+"""How a Go program's last words begin; its stack follows."""
+_NO_SPACE: Final = "no space left on device"
+_FULL: Final = (
+    "the disk is full: free space (dynamo clean removes what earlier runs left), or set XDG_STATE_HOME to a folder of "
+    "another disk; "
+)
 _REQUESTS: Final = 64
 _OF_REQUEST: Final = re.compile(r"\[(?P<id>[^\]\s]{8,128})\] (?P<rest>.+)")
 
@@ -59,6 +68,15 @@ def message(line: str) -> str | None:
     """Return what a line of our own processes says, without its head; None for others' lines."""
     match = _OWN_LINE.match(line)
     return line[match.end() :] if match else None
+
+
+def last_words(lines: Iterable[tuple[Severity, str]], most: int) -> str:
+    """Return what most likely says why a process ended: a full disk, a Go program's panic, or its last error. Pure."""
+    said = list(lines)
+    errors = [text for level, text in said if level is Severity.ERROR]
+    panics = [text for _, text in said if text.startswith(_PANIC)]
+    words = gist(chosen(panics[:1] or errors or [text for _, text in said]), most)
+    return f"{_FULL}{words}" if any(_NO_SPACE in text.lower() for _, text in said) else words
 
 
 class Repeats:

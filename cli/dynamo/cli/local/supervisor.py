@@ -17,11 +17,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from dynamo.cli.local import process_lifecycle
-from dynamo.cli.local.log_files import LogFile, Severity, message, severity
+from dynamo.cli.local.log_files import LogFile, Severity, last_words, message, severity
 from dynamo.cli.local.process_lifecycle import Life, Policy, State
 from dynamo.cli.local.process_specs import PartSpec
 from dynamo.cli.local.processes import Child, Watchdog, spawn
-from dynamo.operator.cluster.termination_message import chosen, gist
 from dynamo.runtime.process.tasks import TaskOwner
 
 Probe = Callable[[], Awaitable[bool]]
@@ -31,7 +30,7 @@ OnChange = Callable[["Part"], None]
 _log = logging.getLogger(__name__)
 
 _PROBE_EVERY = 0.05
-_REMEMBERED_LINES = 30
+_REMEMBERED_LINES = 60
 _DOING = 60
 _GIST_CHARACTERS = 300
 
@@ -73,8 +72,7 @@ class Part:
     @property
     def last_words(self) -> str:
         """Return the line that most likely says why it ended."""
-        errors = [text for level, text in self.last if level is Severity.ERROR]
-        return gist(chosen(errors or [text for _, text in self.last]), _GIST_CHARACTERS)
+        return last_words(self.last, _GIST_CHARACTERS)
 
 
 class Supervisor:

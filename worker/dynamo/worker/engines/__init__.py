@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
+import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from dynamo.engine_catalog import CATALOG, EngineName, Reads, names, traits_of
 from dynamo.llm.hub.names import Weights
+from dynamo.llm.models.paths import is_of_hub
 from dynamo.runtime.errors import InvalidArgument
 from dynamo.runtime.process.extras import install_hint
 from dynamo.worker.settings import unknown_name
@@ -75,6 +77,17 @@ def check_source(settings: WorkerSettings) -> None:
         raise InvalidArgument(
             f"{settings.model_path} holds an engine that trtllm-build made, and trtllm runs checkouts here, on its"
             " PyTorch backend: name the folder of the model itself"
+        )
+
+
+def check_installed(engine: str, source: str) -> None:
+    """Raise `InvalidArgument` where a model would be downloaded for an engine whose package isn't here."""
+    traits = traits_of(engine)
+    if not traits.package or traits.package in sys.modules or not is_of_hub(source):
+        return
+    if importlib.util.find_spec(traits.package) is None:
+        raise InvalidArgument(
+            f"engine {engine} is not installed, so nothing of {source} was downloaded: {install_hint(traits.extra)}"
         )
 
 

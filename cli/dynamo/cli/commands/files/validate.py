@@ -56,13 +56,18 @@ def _missing(file: Path, pipelines: list[DynamoPipeline]) -> list[FileProblem]:
     """Return models beside the file that aren't there, or are broken; other paths may be those of an image."""
     from dynamo.operator.api.load import FileProblem
 
-    beside = [p for p in pipelines if (p.spec.model.source or "").startswith(("./", "../"))]
+    beside = [p for p in pipelines if _is_beside(p.spec.model.source or "")]
     if not beside or str(file) == "-":
         return []
     from dynamo.cli.local.facts.machine import models
 
     facts = models(beside, file.resolve().parent)
     return [FileProblem(str(file), 0, "spec.model.source", fact.problem) for fact in facts if fact.problem]
+
+
+def _is_beside(source: str) -> bool:
+    """Tell whether a model lies beside the file: so it says, or it is a bare name of a file."""
+    return source.startswith(("./", "../")) or (source.endswith(".gguf") and "/" not in source)
 
 
 def _report(problems: list[FileProblem], output: str) -> None:
