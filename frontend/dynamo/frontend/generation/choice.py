@@ -68,7 +68,7 @@ class Choice:
             assert model.preprocessor is not None
             self._detokenizer = Detokenizer.for_request(model.preprocessor.tokenizer, request, scope.shown)
             output = request.output_options
-            self._logprobs = output.logprobs is not None or output.prompt_logprobs is not None
+            self._logprobs = output.logprobs is not None or output.prompt_logprobs is not None or scope.token_ids
             self.prompt_tokens = request.prompt_tokens
         elif isinstance(request, TextRequest):
             self._watch_for_stops(request.body)

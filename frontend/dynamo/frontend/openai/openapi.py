@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from dynamo.frontend.openai.constraints import NAME
 from dynamo.frontend.openai.openapi_clients import add_head, plain, together
 from dynamo.frontend.openai.request_structs import (
     ChatRequest,
@@ -98,9 +99,9 @@ _FORMATS: Final[list[Json]] = [
         "properties": {
             "type": {"const": "json_schema"},
             "json_schema": {
-                "type": "object", "required": ["schema"],
+                "type": "object", "required": ["name", "schema"],
                 "properties": {
-                    "name": {"type": "string"}, "schema": _OBJECT, "strict": {"anyOf": [{"type": "boolean"}, _NULL]},
+                    "name": {"type": "string", "pattern": f"^{NAME.pattern}$"}, "schema": _OBJECT, "strict": {"anyOf": [{"type": "boolean"}, _NULL]},
                 },
             },
         },

@@ -305,6 +305,7 @@ class GenerateJob(Job):
             hold_seconds=services.settings.worker_wait_timeout_secs,
             explanation=options.explanation, watch=services.watch, prefills=services.pool.prefills,
             shown=None if parsing is None else parsing.shown, events=self._events, recent=services.recent_placements,
+            token_ids=options.token_ids,
         )  # fmt: skip
         if options.counts:
             count_each(output, self.answer)

@@ -6,11 +6,11 @@ build conversations of their own, and check them there.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from dynamo.frontend.errors import ApiError, bad_request, shown
+from dynamo.frontend.openai.constraints import NAME, NAME_FORM
 from dynamo.frontend.openai.request_structs import ChatRequest, Message
 
 _TOOL: Final = "tool"
@@ -18,8 +18,6 @@ _ASSISTANT: Final = "assistant"
 _MISSING: Final = "missing_required_parameter"
 _INSTEAD: Final = ("reasoning_content", "reasoning", "refusal", "audio", "function_call", "prefix")
 """What an assistant may have said without a content."""
-_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,128}")
-"""Of a function: OpenAI's, but as long as Anthropic's may be."""
 
 
 def check_conversation(body: Mapping[str, Any], request: ChatRequest) -> None:
@@ -94,8 +92,8 @@ def _check_tool(tool: Mapping[str, Any], where: str) -> None:
         raise bad_request(text, f"{where}.function", "invalid_type")
     if (name := function.get("name")) is None:
         raise _required(f"{where}.function.name")
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        text = f"{where}.function.name: expected 1 to 128 letters, digits, _ and -, got {shown(name)}."
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        text = f"{where}.function.name: expected {NAME_FORM}, got {shown(name)}."
         raise bad_request(text, f"{where}.function.name")
     if not isinstance(strict := function.get("strict"), bool | None):
         raise bad_request(f"{where}.function.strict: expected bool, got {shown(strict)}.", f"{where}.function.strict",

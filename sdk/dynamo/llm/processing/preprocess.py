@@ -280,8 +280,9 @@ class Preprocessor:
                     annotations=list(annotations),
                     images=images,
                     routing=routing,
+                    choice=choice,
                 )
-                for chosen in sampling
+                for choice, chosen in enumerate(sampling)
             ]
         if len(made) > 1:
             check_options(made[0], len(made))
