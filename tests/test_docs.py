@@ -109,7 +109,7 @@ def test_promises_name_tests_that_exist() -> None:
 
 def _is_test(file: str, name: str) -> bool:
     path = ROOT / file
-    return path.is_file() and re.search(rf"^def {name}\(", path.read_text(), re.MULTILINE) is not None
+    return path.is_file() and re.search(rf"^(async )?def {name}\(", path.read_text(), re.MULTILINE) is not None
 
 
 def test_every_variable_is_documented() -> None:

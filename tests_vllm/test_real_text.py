@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import pytest
-from tests.frontend.routes.test_gemma_engines import CAPITALS, PROMPTS
+from tests.frontend.engines.test_gemma_engines import CAPITALS, PROMPTS
 from tests.worker.engine_rigs import RIGS, VLLM, Kind, Rig, Run, shared
 from tests_vllm.real_model import write
 from tests_vllm.test_engine import directly

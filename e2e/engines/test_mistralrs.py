@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.frontend.routes.test_gemma_engines import (  # noqa: F401 # collected here
+from tests.frontend.engines.test_gemma_engines import (  # noqa: F401 # collected here
     TOKENS,
     Real,
     serving,

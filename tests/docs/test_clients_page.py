@@ -26,6 +26,9 @@ def test_versions_of_clients() -> None:
     node = json.loads((LANE / "node" / "package.json").read_text())["dependencies"]
     for name, version in node.items():
         pinned.setdefault(name, set()).add(version)
+    for line in (LANE / "go" / "go.mod").read_text().splitlines():
+        if module := re.search(r"github\.com/\S+?/([\w-]+)(?:/v\d+)? v(\S+)", line):
+            pinned.setdefault(module[1], set()).add(module[2])
     wrong = [(name, version) for name, _, version in rows if version not in pinned.get(name, ())]
     assert wrong == []
     assert wanted | {"ai", "openai"} <= {name for name, _, _ in rows}

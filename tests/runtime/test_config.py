@@ -120,5 +120,5 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
 )
 def test_direct_frames_are_off_where_anything_says_so(variable: str, option: str, direct: bool) -> None:
     """The variable holds for programs that have no such option, too."""
-    config = RuntimeConfig.from_env({"DYN_DIRECT_FRAMES": variable}).told("mem", option)
+    config = RuntimeConfig.from_env({"DYN_DIRECT_FRAMES": variable}).with_options("mem", option)
     assert (config.direct_frames, config.discovery_backend) == (direct, "mem")

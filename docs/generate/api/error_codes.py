@@ -291,6 +291,10 @@ _WORKERS: Final[Mapping[str, Error]] = {
         "The frontend (503) or the engine (500) stopped before the answer was complete.",
         "Retry. Raise `gracefulShutdownTimeoutSeconds` above the longest stream.",
     ),
+    "viewers": Error(
+        (503,), "", "As many browsers look at the console as it serves at once, or as many of this address.",
+        "Close a page that shows it, or try again in a moment.",
+    ),
     "worker_lost": Error(
         (500,), "", "The worker died while it streamed, and the request could not move to another one.",
         "Read why the worker died (`dynamo logs`). `--migration-limit` lets requests move to another worker.",

@@ -182,7 +182,7 @@ def _inside(bodies: set[str], schemas: Json) -> set[str]:
     objects, waiting = set[str](), [*bodies]
     while waiting:
         for name in _REFERENCE.findall(json.dumps(schemas[waiting.pop()])):
-            if name not in objects | bodies:
+            if name not in objects:
                 objects.add(name)
                 waiting.append(name)
     return objects

@@ -74,7 +74,7 @@ async def _serve(settings: FrontendSettings) -> None:
     tracing = tracing_from_env("dynamo-frontend")
     sockets = _sockets(settings)
     try:
-        config = RuntimeConfig.from_env().told(settings.discovery_backend, settings.direct_frames)
+        config = RuntimeConfig.from_env().with_options(settings.discovery_backend, settings.direct_frames)
         runtime = await DistributedRuntime.create(config)
     except BaseException:
         for sock in sockets:

@@ -111,7 +111,7 @@ class RuntimeConfig:
             host=read.text(POD_NAME) or socket.gethostname(),
         )
 
-    def told(self, discovery_backend: str, direct_frames: str) -> RuntimeConfig:
+    def with_options(self, discovery_backend: str, direct_frames: str) -> RuntimeConfig:
         """Return it as a program's options have it; `off` in the environment holds for programs without that one."""
         direct = self.direct_frames and direct_frames == "on"
         return dataclasses.replace(self, discovery_backend=discovery_backend, direct_frames=direct)

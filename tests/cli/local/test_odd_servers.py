@@ -25,8 +25,8 @@ COMPONENT: Final = """
       engineArgs: {{ready_secs: {secs}, models_secs: 2}}
 """
 NAMED: Final = {
-    "mute": "does not answer yet",
-    "failing": "answers 500 yet",
+    "mute": "which does not answer",
+    "failing": "which answers 500 at /v1/models",
     "counting": "counts 900 tokens in an answer that has 8 at most",
     "shrinking": "has a context of 512 tokens now, and 4096 were announced",
 }
@@ -76,7 +76,7 @@ def test_each_is_named(place: Workplace) -> None:
 def test_the_time_limit_ends_the_wait(place: Workplace) -> None:
     """`ready_secs` over: the worker ends, and its last words say what the server answered."""
     up = place.up(place.write("odd", text=pipeline(failing=2)))
-    assert "answers 500 after 2 s" in up.wait_for("failing-0: stopped")
+    assert "answers 500 at /v1/models after 2 s" in up.wait_for("failing-0: stopped")
 
 
 def test_answers_of_health_are_read() -> None:

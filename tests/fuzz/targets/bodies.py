@@ -13,9 +13,9 @@ from tests.fuzz.firing import Shot, post
 from tests.fuzz.site import GEMMA, MODEL, TOOLS, VECTORS
 from tests.fuzz.targets import hostile
 
-from dynamo.frontend.anthropic.openapi import DESCRIBED as MESSAGES
-from dynamo.frontend.openai import openapi
-from dynamo.frontend.openai.responses_openapi import DESCRIBED as RESPONSES
+from dynamo.frontend.openapi import description as openapi
+from dynamo.frontend.openapi.messages import DESCRIBED as MESSAGES
+from dynamo.frontend.openapi.responses import DESCRIBED as RESPONSES
 from dynamo.frontend.routes.busy_threshold import BusyThresholdRequest
 
 NAME: Final = "bodies"

@@ -11,7 +11,7 @@ from dynamo.llm.processing.request_options import sampling_options
 from dynamo.llm.protocols import SAMPLING_FIELDS, SamplingOptions
 from dynamo.worker.engines.support.sampling import NAMES, sampling_of
 
-CONVERTED: Final = {"n", "best_of", "logit_bias", "guided_decoding", "include_stop_str_in_output"}
+CONVERTED: Final = {"n", "bad_words", "best_of", "logit_bias", "guided_decoding", "include_stop_str_in_output"}
 """Fields that the frontend or an adapter makes something else of."""
 VALUES: Final = {field: number for number, field in enumerate(SAMPLING_FIELDS, 1)}
 

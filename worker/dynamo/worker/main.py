@@ -186,7 +186,7 @@ async def _start(
     if settings.system_port > 0:
         settings = replace(settings, system_port=settings.system_port + number)
     serve = _server_of(settings, model)
-    config = RuntimeConfig.from_env().told(settings.discovery_backend, settings.direct_frames)
+    config = RuntimeConfig.from_env().with_options(settings.discovery_backend, settings.direct_frames)
     runtime = await DistributedRuntime.create(config)
     runtime.tracing = tracing
     ends.push_async_callback(runtime.shutdown, CLOSE_SECONDS)

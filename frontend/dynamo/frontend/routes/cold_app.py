@@ -16,13 +16,13 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from dynamo.frontend.anthropic.errors import in_words_of
-from dynamo.frontend.anthropic.openapi import DESCRIBED as MESSAGES
 from dynamo.frontend.console.paths import paths_of
 from dynamo.frontend.console.routes import console_router
 from dynamo.frontend.errors import ApiError, bad_request, internal, to_api_error, unknown_route, wrong_method
 from dynamo.frontend.http.requests import ClientGone
-from dynamo.frontend.openai.openapi import describe
-from dynamo.frontend.openai.responses_openapi import DESCRIBED as RESPONSES
+from dynamo.frontend.openapi.description import describe
+from dynamo.frontend.openapi.messages import DESCRIBED as MESSAGES
+from dynamo.frontend.openapi.responses import DESCRIBED as RESPONSES
 from dynamo.frontend.responses.answer_structs import ANSWERS, STREAMS
 from dynamo.frontend.responses.cold_replies import error_reply
 from dynamo.frontend.routes.busy_threshold import busy_router

@@ -12,7 +12,6 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from dynamo.frontend.openai.constraints import NAME
-from dynamo.frontend.openai.openapi_clients import add_head, plain, together
 from dynamo.frontend.openai.request_structs import (
     ChatRequest,
     CompletionRequest,
@@ -22,6 +21,7 @@ from dynamo.frontend.openai.request_structs import (
     ScoreRequest,
     TokenizeRequest,
 )
+from dynamo.frontend.openapi.client_generators import add_head, plain, together
 
 Json = dict[str, Any]
 Answers = Mapping[tuple[str, str], type[msgspec.Struct]]
@@ -101,7 +101,9 @@ _FORMATS: Final[list[Json]] = [
             "json_schema": {
                 "type": "object", "required": ["name", "schema"],
                 "properties": {
-                    "name": {"type": "string", "pattern": f"^{NAME.pattern}$"}, "schema": _OBJECT, "strict": {"anyOf": [{"type": "boolean"}, _NULL]},
+                    "name": {"type": "string", "pattern": f"^{NAME.pattern}$"},
+                    "schema": _OBJECT,
+                    "strict": {"anyOf": [{"type": "boolean"}, _NULL]},
                 },
             },
         },
@@ -129,10 +131,8 @@ _NARROWER: Final[dict[str, dict[str, Json]]] = {
     "CompletionRequest": {
         **_SAMPLING,
         "prompt": {
-            "anyOf": [
-                {"type": "string"}, _TOKENS,
-                {"type": "array", "items": {"anyOf": [{"type": "string"}, _TOKENS]}, "minItems": 1, "maxItems": 2048},
-            ]
+            "anyOf": [{"type": "string"}, _TOKENS, *({"type": "array", "items": kind, "minItems": 1, "maxItems": 2048}
+                                                     for kind in ({"type": "string"}, _TOKENS))]
         },
     },
     "Nvext": {"cache_salt": _NULL, "max_thinking_tokens": _NULL},

@@ -7,8 +7,8 @@ from typing import Any, Final
 from dynamo.frontend.anthropic.answer_structs import MessagesErrorReply
 from dynamo.frontend.anthropic.request_structs import CountTokensRequest, MessagesRequest
 from dynamo.frontend.anthropic.requests import EFFORTS
-from dynamo.frontend.openai.openapi import Described, Json
 from dynamo.frontend.openai.request_structs import MAX_MESSAGES, MAX_TOOLS
+from dynamo.frontend.openapi.description import Described, Json
 
 _NULL: Final[Json] = {"type": "null"}
 _OBJECT: Final[Json] = {"type": "object"}

@@ -1,7 +1,7 @@
 """What a server behind engine `openai` loses of its speed: it is asked by itself, and through our frontend and worker.
 
-Run: python -m bench.servers [llamacpp] [--text] [--tokens N] [--rounds N] [--streams 8]
-     VLLM_CPU_KVCACHE_SPACE=1 .venv-vllm/bin/python -m bench.servers vllm       (after `make test-vllm` made it)
+Run: python -m bench.engines.servers [llamacpp] [--text] [--tokens N] [--rounds N] [--streams 8]
+     VLLM_CPU_KVCACHE_SPACE=1 .venv-vllm/bin/python -m bench.engines.servers vllm       (after `make test-vllm` made it)
 
 The way through us is the whole of it: `dynamo-run in=http out=openai:URL MODEL`, which tokenizes, routes and asks by
 token ids (`--text`: without MODEL, so in text). Both ways get the same requests from the same client, in turn, in
@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from bench.client import Connection, Task, Times, summary
-from bench.engines import PROMPT, real_model
+from bench.engines.suite import PROMPT, real_model
 from bench.figures import verdict
 from bench.processes import BenchError, Servers, ended, free_port, wait_for
 from tests.worker.engine_rigs import stock_server
@@ -185,7 +185,7 @@ def work(given: argparse.Namespace) -> int:
 
 def main() -> int:
     """Read the command line."""
-    parser = argparse.ArgumentParser(prog="bench.servers", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(prog="bench.engines.servers", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("server", nargs="?", default="llamacpp", choices=("llamacpp", "vllm"))
     parser.add_argument("--text", action="store_true", help="ask in text, not by token ids")
     parser.add_argument("--tokens", type=int, default=64, help="of an answer")

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from dynamo.frontend.anthropic.answer_structs import MessagesErrorReply
-from dynamo.frontend.openai.openapi import Error
 from dynamo.frontend.openai.requests import take_whole, take_whole_prompt
+from dynamo.frontend.openapi.description import Error
 from dynamo.frontend.responses.answer_structs import ANSWERS
 
 JSON = "application/json"

@@ -1,7 +1,7 @@
 """What our worker costs over the bare engine: tokens a second, and microseconds a request.
 
-Run: python -m bench.engines [llamacpp] [mistralrs] [--tokens N] [--rounds N] [--streams 1,8]
-     VLLM_CPU_KVCACHE_SPACE=1 .venv-vllm/bin/python -m bench.engines vllm       (after `make test-vllm` made it)
+Run: python -m bench.engines.suite [llamacpp] [mistralrs] [--tokens N] [--rounds N] [--streams 1,8]
+     VLLM_CPU_KVCACHE_SPACE=1 .venv-vllm/bin/python -m bench.engines.suite vllm       (after `make test-vllm` made it)
 
 Bare and served take turns in one process, on one loaded engine: "bare" calls the engine's own Python interface
 (`engines_bare.py`), "served" asks the worker by a request's bytes and gets its frames (`engines_wire.py`), without
@@ -27,8 +27,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from bench.engines_bare import BARE, Answers, Bare
-from bench.engines_wire import NoBus, Wire
+from bench.engines.bare import BARE, Answers, Bare
+from bench.engines.wire import NoBus, Wire
 from bench.figures import verdict
 from bench.processes import BenchError, ended
 from tests.worker.chain_model import write_checkout, write_gguf
@@ -216,12 +216,14 @@ def alone(given: argparse.Namespace, name: str, part: str) -> int:
     """The exit code of one part."""
     figures = [f"--tokens={given.tokens}", f"--requests={given.requests}", f"--rounds={given.rounds}"]
     streams = f"--streams={','.join(map(str, given.streams))}"
-    return subprocess.run([sys.executable, "-m", "bench.engines", name, *figures, streams, "--only", part]).returncode
+    return subprocess.run(
+        [sys.executable, "-m", "bench.engines.suite", name, *figures, streams, "--only", part]
+    ).returncode
 
 
 def main() -> int:
     """Read the command line."""
-    parser = argparse.ArgumentParser(prog="bench.engines", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(prog="bench.engines.suite", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("engines", nargs="*", default=["llamacpp", "mistralrs"], metavar="ENGINE")
     parser.add_argument("--tokens", type=int, default=64, help="of an answer")
     parser.add_argument("--requests", type=int, default=100, help="of a round")

@@ -9,7 +9,7 @@ import asyncio
 import time
 
 import msgspec
-from bench.engines_bare import Answers
+from bench.engines.bare import Answers
 from bench.processes import BenchError
 
 from dynamo.llm.protocols import PreprocessedRequest, SamplingOptions, StopConditions

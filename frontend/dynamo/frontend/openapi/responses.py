@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from dynamo.frontend.openai.openapi import Described, Json
 from dynamo.frontend.openai.request_structs import MAX_MESSAGES, MAX_TOOLS
 from dynamo.frontend.openai.responses_requests import EFFORTS, INCLUDES
 from dynamo.frontend.openai.responses_structs import (
@@ -15,6 +14,7 @@ from dynamo.frontend.openai.responses_structs import (
     ResponsesRequest,
 )
 from dynamo.frontend.openai.responses_tools import CALLS, LEFT_OUT
+from dynamo.frontend.openapi.description import Described, Json
 
 _NULL: Final[Json] = {"type": "null"}
 _OBJECT: Final[Json] = {"type": "object"}
