@@ -104,6 +104,7 @@ class Choice:
     def chosen(self, awaits_first_token: bool) -> None:
         """Hear that an attempt has its worker."""
         self._before, self._awaits_first_token = self.tokens, awaits_first_token
+        self._plain = None
         if not awaits_first_token:
             self._shorten()
 
@@ -205,6 +206,8 @@ class Choice:
             text = ""
         if text:
             self._counted += 1
+            if self._awaits_first_token:
+                self._first_token()
         if extras:
             self.cached = count_of(extras, CACHED_TOKENS, self.cached)
             self.knows_cached |= CACHED_TOKENS in extras

@@ -216,7 +216,7 @@ class GenerateJob(Job):
                 options.constraint = "tools"
             made = await preprocessor.chat(
                 body if forced is None else constrained(body, forced), blocking=blocking,
-                images=() if self._images is None else self._images.inputs,
+                images=() if self._images is None else self._images.inputs, rendered=self._rendered,
             )  # fmt: skip
             options.logprobs = (request.top_logprobs or 0) if request.logprobs else None
             if reading is not None or forced is not None:
@@ -236,6 +236,9 @@ class GenerateJob(Job):
         options.prompts, options.choices = len(made) // answers, len(made)
         options.tokenizer = preprocessor.tokenizer
         return list(made), options
+
+    def _rendered(self) -> None:
+        self._rendered_at = self._services.clock()
 
     def _options(self, request: ChatRequest | CompletionRequest, body: dict[str, Any]) -> ResponseOptions:
         """Return the form of the answer, as far as the body says it."""
