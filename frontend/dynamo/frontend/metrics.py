@@ -256,6 +256,12 @@ class Metrics(Collector):
             seconds, counted = HistogramMetricFamily(PREFIX + name, text), self._seconds[name]
             seconds.add_metric([], counted.buckets(), counted.total)
             yield seconds
+        late = dict(self._seconds["event_loop_delay_seconds"].buckets())
+        stalls = CounterMetricFamily(
+            PREFIX + "event_loop_stall", "Looks at which the event loop was 5 ms late, or more"
+        )
+        stalls.add_metric([], late["+Inf"] - late["0.005"])
+        yield stalls
 
     def _requests_families(self) -> Iterator[Metric]:
         labels = ["model", "endpoint", "request_type"]

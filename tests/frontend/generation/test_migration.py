@@ -129,9 +129,9 @@ def test_the_rest_is_exact(lettered: Any, kind: type[DynamoException], stream: b
     assert [rid for rid, _ in engine.seen] == ["same-id"] * 4
     assert [asked.get("answered_tokens", 0) for _, asked in engine.seen] == [0, 3, 4, 13]
     assert [asked["stop_conditions"]["max_tokens"] for _, asked in engine.seen] == [20, 17, 16, 7]
-    kind = {"model": "m", "migration_type": "ongoing_request"}
-    assert site.metric("model_migration_total", **kind) == 3
-    assert site.metric("model_migration_duration_seconds_count", **kind, outcome="success") == 3
+    counted = {"model": "m", "migration_type": "ongoing_request"}
+    assert site.metric("model_migration_total", **counted) == 3
+    assert site.metric("model_migration_duration_seconds_count", **counted, outcome="success") == 3
     assert site.metric("output_tokens_total", model="m") == 20
 
 

@@ -43,6 +43,7 @@ def test_a_loop_that_is_kept_busy_is_late(served: Any, within: Any) -> None:
     within("it is looked at", lambda: served.metric("event_loop_delay_seconds_count") > 1)
     served.call(lambda: time.sleep(0.6))
     within("that is seen", lambda: served.metric("event_loop_delay_seconds_sum") > 0.3)
+    assert served.metric("event_loop_stall_total") >= 1
 
 
 def test_refusals_are_failures(served: Any) -> None:

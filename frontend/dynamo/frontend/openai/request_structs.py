@@ -139,6 +139,7 @@ class ChatRequest(Sampling, kw_only=True):
     """The last message is the beginning of the answer."""
     documents: Annotated[list[dict[str, Any]], Meta(max_length=1024, extra={SIZE: 1024 * KB})] | None = None
     reasoning_effort: Effort | None = None
+    include_reasoning: bool | None = None
     store: bool | None = None
     safety_identifier: Name | None = None
     prompt_cache_key: Name | None = None

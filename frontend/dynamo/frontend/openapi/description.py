@@ -135,7 +135,6 @@ _NARROWER: Final[dict[str, dict[str, Json]]] = {
                                                      for kind in ({"type": "string"}, _TOKENS))]
         },
     },
-    "Nvext": {"cache_salt": _NULL, "max_thinking_tokens": _NULL},
     "RoutingConstraints": {"required_taints": _NULL},
     "EmbeddingsRequest": {
         "input": {

@@ -80,6 +80,8 @@ class ResponseOptions(msgspec.Struct):
     prompts: int = 1
     explanation: RoutingReport | None = None
     """What the answer says of itself, where that was asked for."""
+    thoughts: bool = True
+    """What the model thinks is told, where it is known for that."""
     parsing: Parsing | None = None
     """How its text is parsed (`parsed_response.py`); None: it is told as it comes."""
     unanswered: bool = False

@@ -12,9 +12,11 @@ from typing import Any, Final
 from dynamo.frontend.errors import ApiError, bad_request, shown
 from dynamo.frontend.openai.constraints import NAME, NAME_FORM
 from dynamo.frontend.openai.request_structs import ChatRequest, Message
+from dynamo.llm.processing.image_prompts import KINDS as IMAGE_KINDS
 
 _TOOL: Final = "tool"
 _ASSISTANT: Final = "assistant"
+_TEXT_ONLY: Final = ("system", "developer")
 _MISSING: Final = "missing_required_parameter"
 _INSTEAD: Final = ("reasoning_content", "reasoning", "refusal", "audio", "function_call", "prefix")
 """What an assistant may have said without a content."""
@@ -40,8 +42,17 @@ def _check_messages(raw: Sequence[Mapping[str, Any]], messages: Sequence[Message
             _check_answer(message, where, called)
         for number, call in enumerate(message.tool_calls or ()):
             called.add(_check_call(call, f"{where}.tool_calls[{number}]"))
+        if message.role in _TEXT_ONLY and not isinstance(message.content, str):
+            _check_text(message.content or (), message.role, f"{where}.content")
         if not message.content and not isinstance(message.content, str):
             _check_silence(raw[index], message, f"{where}.content")
+
+
+def _check_text(parts: Sequence[Mapping[str, Any]], role: str, where: str) -> None:
+    for index, part in enumerate(parts):
+        if part.get("type") in IMAGE_KINDS:
+            text = f"{where}[{index}]: a {role} message may not have images; send them in one of role user."
+            raise bad_request(text, f"{where}[{index}]")
 
 
 def _check_silence(raw: Mapping[str, Any], message: Message, where: str) -> None:
