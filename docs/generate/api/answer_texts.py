@@ -16,6 +16,8 @@ _FINGERPRINT: Final = "Changes when the served model or its settings change."
 _CHOICES: Final = "As many as the request's `n`, for each prompt."
 _LOGPROBS: Final = "Log probabilities of its tokens, where the request wants them; else null."
 _PROMPT_LOGPROBS: Final = "In vLLM's form: per token of the prompt log probabilities by token id; null for the first."
+_IDS: Final = "Token ids of the answer, with `return_token_ids`."
+_PROMPT_IDS: Final = "Token ids of the prompt, with `return_token_ids`."
 _TIER: Final = "`default`, where the request names a tier; there is only one."
 _LIST: Final = "Always `list`."
 
@@ -29,6 +31,7 @@ ANSWER_TEXTS: Final[dict[str, Texts]] = {
         "usage": _USAGE,
         "service_tier": _TIER,
         "prompt_logprobs": _PROMPT_LOGPROBS,
+        "prompt_token_ids": _PROMPT_IDS,
         "system_fingerprint": _FINGERPRINT,
     },
     "Conversation": {
@@ -47,6 +50,7 @@ ANSWER_TEXTS: Final[dict[str, Texts]] = {
         "message": "What the model answered.",
         "finish_reason": "`stop`, `length` (a limit of tokens) or `tool_calls`.",
         "logprobs": _LOGPROBS,
+        "token_ids": _IDS,
         "stop_reason": _STOP_REASON,
     },
     "AnsweredMessage": {
@@ -80,6 +84,8 @@ ANSWER_TEXTS: Final[dict[str, Texts]] = {
         "text": "The continuation; with `echo` the prompt comes first.",
         "finish_reason": "`stop` or `length` (a limit of tokens).",
         "logprobs": _LOGPROBS,
+        "token_ids": _IDS,
+        "prompt_token_ids": _PROMPT_IDS,
         "stop_reason": _STOP_REASON,
         "prompt_logprobs": _PROMPT_LOGPROBS,
     },

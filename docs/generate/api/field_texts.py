@@ -59,6 +59,8 @@ _SAMPLING: Final[Texts] = {
     "allowed_token_ids": "Token ids of which the answer consists.",
     "truncate_prompt_tokens": "Keep so many tokens at the prompt's end; -1: as many as fit beside `max_tokens`.",
     "cache_salt": _SALT,
+    "return_token_ids": "Return the token ids of the prompt and of each answer.",
+    "return_tokens_as_token_ids": "Name tokens `token_id:ID` in log probabilities, not by their texts.",
 }
 _CHAT: Final[Texts] = {
     **_SAMPLING,
@@ -76,6 +78,7 @@ _CHAT: Final[Texts] = {
     "continue_final_message": "Go on with the last message, which the assistant began.",
     "documents": _UNUSED,
     "reasoning_effort": "Given to the template, with `enable_thinking` (false for `none`).",
+    "include_reasoning": "Leave the model's reasoning out of the answer where it is false.",
     "store": _UNUSED,
     "safety_identifier": _UNUSED,
     "prompt_cache_key": _UNUSED,
@@ -241,7 +244,7 @@ FIELD_TEXTS: Final[Mapping[str, Texts]] = {
         "session_control": "Session whose requests go to one worker.",
         "router_config_override": "Weights of mode `kv` for this request.",
         "cache_salt": _SALT,
-        "max_thinking_tokens": "Rejected with 400: use `max_tokens`, or `reasoning_effort`.",
+        "max_thinking_tokens": "Ignored, as in NVIDIA Dynamo 1.6.1, and named in `x-dynamo-ignored-fields`.",
         "routing_constraints": "Taints of workers, of which there are none here.",
         "greed_sampling": "Take the most probable token always.",
         "use_raw_prompt": "Render a chat without the template.",

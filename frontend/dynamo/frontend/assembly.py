@@ -44,6 +44,7 @@ from dynamo.llm.models.file_cache import FileCache
 from dynamo.runtime.discovery.instance_view import InstanceView
 from dynamo.runtime.load_balancing import RouterMode
 from dynamo.runtime.names import EndpointPath
+from dynamo.runtime.process.event_loop import LateWatch
 from dynamo.runtime.runtime import DistributedRuntime
 
 log = logging.getLogger(__name__)
@@ -79,7 +80,7 @@ async def frontend(runtime: DistributedRuntime, settings: FrontendSettings) -> A
         live.append(ConsoleFeed(partial(_snapshot, services), recent))
         services.live = live[0]
     stop_listening, pings = view.listen(watcher), Pings(services.answers)
-    stop_counting = view.listen(restarts)
+    stop_counting, late = view.listen(restarts), LateWatch(metrics.loop_late)
     try:
         if namespace := watched(settings):
             await runtime.caller.listen(namespace)
@@ -92,6 +93,7 @@ async def frontend(runtime: DistributedRuntime, settings: FrontendSettings) -> A
         stop_listening()
         stop_counting()
         pings.stop()
+        late.stop()
         if watch is not None:
             watch.stop()
         services.threads.close()

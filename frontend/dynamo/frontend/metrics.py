@@ -46,6 +46,11 @@ _HISTOGRAMS: Final = {
     "output_sequence_tokens": ("Output tokens of a request", _OSL),
     "cached_tokens": ("Prompt tokens of a request that came from a KV cache", _ISL),
 }
+_SECONDS: Final = {
+    "template_seconds": "Seconds in which a chat's template was rendered",
+    "tokenize_seconds": "Seconds in which a prompt became tokens",
+    "event_loop_delay_seconds": "Seconds by which the event loop was late, four times a second",
+}
 _COUNTERS: Final = {
     "output_tokens_total": "Output tokens",
     "model_cancellation_total": "Requests that ended because the client left",
@@ -83,6 +88,8 @@ class ModelMeter:
         self.counters = dict.fromkeys(_COUNTERS, 0.0)
         self.gauges = dict.fromkeys(_GAUGES, 0.0)
         self.migrations: dict[str, int] = {}
+        self.recoveries: dict[tuple[str, str], Histogram] = {}
+        """Seconds until lost streams went on, by kind of migration and outcome."""
         self.unfollowed: dict[str, int] = {}
         """Instances by why their KV events are not followed."""
         self.rejections: dict[str, int] = {}
@@ -107,6 +114,12 @@ class ModelMeter:
     def migrated(self, kind: str) -> None:
         """Count a migration; `kind`: new_request (before the first token) or ongoing_request."""
         self.migrations[kind] = self.migrations.get(kind, 0) + 1
+
+    def recovered(self, kind: str, outcome: str, seconds: float) -> None:
+        """Note how long a client waited after a worker was lost; `outcome`: success, failure or cancelled."""
+        if (histogram := self.recoveries.get((kind, outcome))) is None:
+            histogram = self.recoveries[kind, outcome] = Histogram(_TTFT)
+        histogram.observe(seconds)
 
     def observe(self, histogram: str, value: float) -> None:
         self.histograms[histogram].observe(value)
@@ -141,6 +154,10 @@ class Metrics(Collector):
         self._active = active
         self.tokenizer = Histogram(_TOKENIZER_MS)
         """Milliseconds of a prompt's template and tokens."""
+        self._seconds = {name: Histogram(_STAGE) for name in _SECONDS}
+        self._record_template = self._seconds["template_seconds"].record
+        self._record_tokens = self._seconds["tokenize_seconds"].record
+        self.loop_late = self._seconds["event_loop_delay_seconds"].observe
         self.preprocess, self.route, self.dispatch = Histogram(_STAGE), Histogram(_STAGE), Histogram(_STAGE)
         self._ended = 0
         """Requests since histograms counted what they recorded."""
@@ -171,10 +188,17 @@ class Metrics(Collector):
 
     def _flush(self) -> None:
         self._ended = 0
-        for histogram in (self.tokenizer, self.preprocess, self.route, self.dispatch):
+        for histogram in (self.tokenizer, self.preprocess, self.route, self.dispatch, *self._seconds.values()):
             histogram.flush()
         for meter in self._meters.values():
             meter.flush()
+
+    def prepared(self, began: float, rendered: float, ended: float) -> None:
+        """Count the time that a prompt took, which was `rendered` from a template then; 0: it has none."""
+        self.tokenizer.record((ended - began) * 1000)
+        if rendered:
+            self._record_template(rendered - began)
+        self._record_tokens(ended - (rendered or began))
 
     def hit(self, limit: str) -> None:
         """Count a time limit that ended something; the names are in docs/design/serving/overload.md."""
@@ -228,6 +252,16 @@ class Metrics(Collector):
         now.add_metric(["route", "aggregated"], waiting)
         now.add_metric(["dispatch", "aggregated"], max(0, sent - waiting))
         yield from (tokenizer, took, now)
+        for name, text in _SECONDS.items():
+            seconds, counted = HistogramMetricFamily(PREFIX + name, text), self._seconds[name]
+            seconds.add_metric([], counted.buckets(), counted.total)
+            yield seconds
+        late = dict(self._seconds["event_loop_delay_seconds"].buckets())
+        stalls = CounterMetricFamily(
+            PREFIX + "event_loop_stall", "Looks at which the event loop was 5 ms late, or more"
+        )
+        stalls.add_metric([], late["+Inf"] - late["0.005"])
+        yield stalls
 
     def _requests_families(self) -> Iterator[Metric]:
         labels = ["model", "endpoint", "request_type"]
@@ -272,6 +306,10 @@ class Metrics(Collector):
         """Yield what has a label beside the model."""
         text = "Requests that moved to another instance"
         moved = CounterMetricFamily(PREFIX + "model_migration", text, labels=["model", "migration_type"])
+        text = "Seconds from the loss of a worker until a request went on, failed, or was given up by its client"
+        took = HistogramMetricFamily(
+            PREFIX + "model_migration_duration_seconds", text, labels=["model", "migration_type", "outcome"]
+        )
         text = "Instances whose KV events are missing or unusable, by reason (kv router)"
         unfollowed = GaugeMetricFamily(PREFIX + "router_instances_without_kv_events", text, labels=["model", "reason"])
         text = "Requests rejected with 503, and those rejected before their model was known, by error code"
@@ -283,7 +321,10 @@ class Metrics(Collector):
             for family, counts in families:
                 for kind, count in counts.items():
                     family.add_metric([meter.model, kind], count)
+            for labels, histogram in meter.recoveries.items():
+                took.add_metric([meter.model, *labels], histogram.buckets(), histogram.total)
         yield moved
+        yield took
         yield unfollowed
         yield rejected
 

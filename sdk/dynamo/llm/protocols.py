@@ -165,6 +165,8 @@ class PreprocessedRequest(msgspec.Struct, omit_defaults=True, kw_only=True):
     """Where older callers say what `routing.dp_rank` says."""
     answered_tokens: Annotated[int, msgspec.Meta(ge=0)] = 0
     """How many of `token_ids`, at their end, are answer already: another worker made them before it was lost."""
+    choice: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Which of several answers to the prompt it makes: a simulated engine, which draws nothing, tells them apart."""
     images: Annotated[list[ImageInput], msgspec.Meta(max_length=MOST_IMAGES)] | None = None
     """In the order of their places; None: the prompt is text alone."""
 

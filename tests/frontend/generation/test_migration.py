@@ -129,7 +129,9 @@ def test_the_rest_is_exact(lettered: Any, kind: type[DynamoException], stream: b
     assert [rid for rid, _ in engine.seen] == ["same-id"] * 4
     assert [asked.get("answered_tokens", 0) for _, asked in engine.seen] == [0, 3, 4, 13]
     assert [asked["stop_conditions"]["max_tokens"] for _, asked in engine.seen] == [20, 17, 16, 7]
-    assert site.metric("model_migration_total", model="m", migration_type="ongoing_request") == 3
+    counted = {"model": "m", "migration_type": "ongoing_request"}
+    assert site.metric("model_migration_total", **counted) == 3
+    assert site.metric("model_migration_duration_seconds_count", **counted, outcome="success") == 3
     assert site.metric("output_tokens_total", model="m") == 20
 
 
@@ -350,6 +352,7 @@ def test_sequences_that_are_too_long(lettered: Any) -> None:
     error = ask(site).json()["error"]
     assert error["message"] == f"gone; {TOO_LONG}"
     assert site.metric("model_migration_max_seq_len_exceeded_total", model="m") == 1
+    assert site.metric("model_migration_duration_seconds_count", outcome="failure") == 0, "it had gone on before"
     assert site.metric("model_migration_total", migration_type="ongoing_request", model="m") == 1
 
 
@@ -379,6 +382,16 @@ def test_a_client_that_left_has_nothing_migrated(lettered: Any, within: Any) -> 
     with pytest.raises(httpx.ReadTimeout):
         httpx.post(f"{site.url}{COMPLETIONS}", json={"model": "m", "prompt": "hi"}, timeout=0.5)
     within("the request is over", lambda: site.metric("inflight_requests", model="m") == 0)
+    assert site.metric("model_migration_duration_seconds_count", outcome="cancelled") == 1
     seen = len(engine.seen)
     assert ask(site, count=1, nvext={"backend_instance_id": site.instances()[0]}).status_code == 503
     assert len(engine.seen) == seen + 1
+
+
+def test_a_loss_that_nobody_makes_good(lettered: Any) -> None:
+    """Workers that all break off before they go on: one wait of the client, which ends with a failure."""
+    site, _ = lettered((3, Disconnected("gone")), *[(0, Disconnected("gone"))] * 20)
+    assert ask(site).status_code == 500
+    assert site.metric("model_migration_duration_seconds_count", outcome="failure") == 1
+    assert site.metric("model_migration_duration_seconds_count") == 1
+    assert site.metric("model_migration_duration_seconds_sum") > 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from typing import Any
 
 import httpx
@@ -19,11 +20,30 @@ def test_a_request_moves_each_stage_and_its_worker(served: Any, within: Any) -> 
     stages = ("preprocess", "route", "dispatch")
     assert [served.metric("stage_duration_seconds_count", stage=stage) for stage in stages] == [1, 1, 1]
     assert served.metric("tokenizer_latency_ms_count", operation="tokenize") == 1
+    assert [served.metric(f"{name}_seconds_count") for name in ("tokenize", "template")] == [1, 0]
     worker = {"worker_id": str(served.instances()[0]), "dp_rank": "0", "worker_type": "decode"}
     assert served.metric("worker_last_input_sequence_tokens", **worker) == 5
     assert served.metric("worker_last_time_to_first_token_seconds", **worker) > 0
     assert served.metric("worker_last_inter_token_latency_seconds", **worker) > 0
     assert served.metric("worker_active_prefill_tokens", **worker) == 0
+
+
+def test_a_chat_has_a_template(served: Any, within: Any) -> None:
+    """Rendering it is counted apart from its tokens; both are parts of the whole."""
+    chat = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}
+    assert served.post("/v1/chat/completions", chat).status_code == 200
+    within("it is counted", lambda: served.metric("requests_total", status="success") == 1)
+    assert [served.metric(f"{name}_seconds_count") for name in ("tokenize", "template")] == [1, 1]
+    parts = sum(served.metric(f"{name}_seconds_sum") for name in ("tokenize", "template"))
+    assert 0 < parts * 1000 <= served.metric("tokenizer_latency_ms_sum") * 1.001
+
+
+def test_a_loop_that_is_kept_busy_is_late(served: Any, within: Any) -> None:
+    """How late it is is measured all the time, and whoever keeps it busy shows."""
+    within("it is looked at", lambda: served.metric("event_loop_delay_seconds_count") > 1)
+    served.call(lambda: time.sleep(0.6))
+    within("that is seen", lambda: served.metric("event_loop_delay_seconds_sum") > 0.3)
+    assert served.metric("event_loop_stall_total") >= 1
 
 
 def test_refusals_are_failures(served: Any) -> None:

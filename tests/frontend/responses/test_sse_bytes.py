@@ -70,7 +70,7 @@ def test_completion_chunks() -> None:
 def test_logprobs_chunk_is_the_same_envelope() -> None:
     """A chunk with log probabilities differs in nothing else."""
     form = ChatChunks(WHO, usage=False)
-    body = json.loads(form.with_logprobs(0, "a", {"content": []}, first=True).removeprefix(b"data: "))
+    body = json.loads(form.scored(0, "a", True, {"logprobs": {"content": []}}).removeprefix(b"data: "))
     assert body["choices"] == [
         {
             "index": 0,

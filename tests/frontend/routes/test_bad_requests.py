@@ -105,7 +105,7 @@ CASES: list[tuple[str, Any, int, str | None, str]] = [
      "invalid_value"),
     (CHAT, chat(format="yaml"), 400, "format", "unsupported_value"),
     (CHAT, chat(regex=7), 400, "regex", "invalid_type"),
-    (CHAT, chat(nvext={"max_thinking_tokens": 4}), 400, "nvext.max_thinking_tokens", "unsupported_parameter"),
+    (CHAT, chat(nvext={"max_thinking_tokens": -1}), 400, "nvext.max_thinking_tokens", "invalid_value"),
     (TEXT, text(nvext={"routing_constraints": {"required_taints": ["a"]}}), 400,
      "nvext.routing_constraints.required_taints", "unsupported_parameter"),
     (TEXT, text(bad_words=[" "]), 400, "bad_words", "invalid_value"),
@@ -141,6 +141,20 @@ CASES: list[tuple[str, Any, int, str | None, str]] = [
     (CHAT, chat(response_format={}), 400, "response_format.type", "missing_required_parameter"),
     (CHAT, chat(response_format={"type": "json_schema", "json_schema": {"schema": {}, "strict": 1}}), 400,
      "response_format.json_schema.strict", "invalid_type"),
+    (CHAT, chat(response_format={"type": "json_schema", "json_schema": {"schema": {}}}), 400,
+     "response_format.json_schema.name", "missing_required_parameter"),
+    (CHAT, chat(response_format={"type": "json_schema", "json_schema": {"schema": {}, "name": 5}}), 400,
+     "response_format.json_schema.name", "invalid_type"),
+    (CHAT, chat(response_format={"type": "json_schema", "json_schema": {"schema": {}, "name": "a b"}}), 400,
+     "response_format.json_schema.name", "invalid_value"),
+    ("/v1/responses", {"model": "m", "input": "x", "text": {"format": {"type": "json_schema", "schema": {}}}}, 400,
+     "text.format.name", "missing_required_parameter"),
+    (CHAT, chat(messages=[{"role": "system", "content": [{"type": "image_url", "image_url": {}}]}, *USER]), 400,
+     "messages[0].content[0]", "invalid_value"),
+    (CHAT, chat(reasoning_effort="enormous"), 400, "reasoning_effort", "invalid_value"),
+    (CHAT, chat(reasoning_effort=3), 400, "reasoning_effort", "invalid_type"),
+    (CHAT, chat(reasoning_effort=["low"]), 400, "reasoning_effort", "invalid_type"),
+    ("/tokenize", {"model": "m", "messages": USER, "reasoning_effort": "x"}, 400, "reasoning_effort", "invalid_value"),
     (CHAT, b'{"model":"m","temperature":1e400}', 400, None, "invalid_json"),
     (TEXT, text(logprobs=True), 400, "logprobs", "invalid_type"),
     (CHAT, b"{", 400, None, "invalid_json"),
@@ -240,6 +254,8 @@ def test_ignored_fields_are_named_in_a_header(served: Any) -> None:
     many = served.post(TEXT, text(max_tokens=1, **{f"{'x' * 500}{number}": 1 for number in range(200)}))
     assert 1000 < len(many.headers["x-dynamo-ignored-fields"]) < 2000
     assert "x-dynamo-ignored-fields" not in served.post(TEXT, text(max_tokens=1)).headers
+    thinking = served.post(TEXT, text(max_tokens=1, nvext={"max_thinking_tokens": 4}))
+    assert (thinking.status_code, thinking.headers["x-dynamo-ignored-fields"]) == (200, "nvext.max_thinking_tokens")
 
 
 @pytest.mark.parametrize(

@@ -222,3 +222,11 @@ def test_a_parser_that_the_frontend_does_not_know(site: Any, speaker: Any, withi
     """A worker of a later age is not routed to, since its answers would come out wrong; /health says why."""
     site.worker(speaker, tool_call_parser="of_2030", wait=False)
     within("the reason is told", lambda: "no tool call parser 'of_2030'" in httpx.get(f"{site.url}/health").text)
+
+
+def test_thoughts_that_nobody_wants(talk: Callable[..., Any]) -> None:
+    """With `include_reasoning: false` they are left out, and the rest stays; the first chunk still has the role."""
+    whole, chunks = talk("<think>\nHm.\n</think>\n\nYes.", extra_body={"include_reasoning": False})
+    assert (whole.message.content, getattr(whole.message, "reasoning_content", None)) == ("Yes.", None)
+    fields = folded(chunks)
+    assert (fields["content"], fields["reasoning"], chunks[0].delta.role) == ("Yes.", "", "assistant")

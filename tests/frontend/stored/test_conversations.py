@@ -105,5 +105,19 @@ def test_a_response_of_a_conversation_is_gone_on_from_with_it(served: Any, echo:
         client.responses.create(**ASK, input="three", previous_response_id=second.id)
         assert prompt_of(echo).startswith(f"{expected}Assistant: {second.output_text.strip()}\nUser: three")
         client.conversations.delete(made.id)
+        client.responses.create(**ASK, input="four", previous_response_id=first.id)
+        assert prompt_of(echo) == f"{expected.replace('two', 'four')}Assistant:"
+        gone: list[Callable[[], object]] = [
+            lambda: client.conversations.retrieve(made.id),
+            lambda: client.conversations.items.list(made.id),
+            lambda: client.conversations.update(made.id, metadata={}),
+            lambda: client.conversations.delete(made.id),
+        ]
+        for ask in gone:
+            with pytest.raises(openai.NotFoundError):
+                ask()
+        with pytest.raises(openai.OpenAIError):
+            client.responses.create(**ASK, input="five", conversation=made.id)
+        client.responses.delete(first.id)
         with pytest.raises(openai.BadRequestError, match="isn't stored here"):
-            client.responses.create(**ASK, input="four", previous_response_id=first.id)
+            client.responses.create(**ASK, input="six", previous_response_id=first.id)

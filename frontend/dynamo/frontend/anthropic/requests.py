@@ -125,4 +125,4 @@ def _form(request: Prompt) -> dict[str, Any]:
     if shape.get("type") != "json_schema" or not isinstance(shape.get("schema"), Mapping):
         text = "output_config.format: expected type json_schema with a schema."
         raise bad_request(text, "output_config.format", "unsupported_value")
-    return {"response_format": {"type": "json_schema", "json_schema": {"schema": shape["schema"]}}}
+    return {"response_format": {"type": "json_schema", "json_schema": {"name": "answer", "schema": shape["schema"]}}}

@@ -68,7 +68,7 @@ class Choice:
             assert model.preprocessor is not None
             self._detokenizer = Detokenizer.for_request(model.preprocessor.tokenizer, request, scope.shown)
             output = request.output_options
-            self._logprobs = output.logprobs is not None or output.prompt_logprobs is not None
+            self._logprobs = output.logprobs is not None or output.prompt_logprobs is not None or scope.token_ids
             self.prompt_tokens = request.prompt_tokens
         elif isinstance(request, TextRequest):
             self._watch_for_stops(request.body)
@@ -104,6 +104,7 @@ class Choice:
     def chosen(self, awaits_first_token: bool) -> None:
         """Hear that an attempt has its worker."""
         self._before, self._awaits_first_token = self.tokens, awaits_first_token
+        self._plain = None
         if not awaits_first_token:
             self._shorten()
 
@@ -205,6 +206,8 @@ class Choice:
             text = ""
         if text:
             self._counted += 1
+            if self._awaits_first_token:
+                self._first_token()
         if extras:
             self.cached = count_of(extras, CACHED_TOKENS, self.cached)
             self.knows_cached |= CACHED_TOKENS in extras

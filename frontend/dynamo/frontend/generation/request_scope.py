@@ -50,7 +50,7 @@ class Listener(Protocol[ChoiceT]):
     def tokens(
         self, choice: ChoiceT, text: str, ids: list[int], offsets: list[int], extras: dict[str, Any] | None
     ) -> None:
-        """Take text as `text` does, where log probabilities were asked for."""
+        """Take text as `text` does, where log probabilities or token ids were asked for."""
 
     def finished(self, choice: ChoiceT) -> None: ...
 
@@ -75,6 +75,8 @@ class RequestScope(msgspec.Struct):
     """There where workers have time limits for their tokens."""
     shown: Mapping[int, str] | None = None
     """Special tokens that the answers' texts show, by their ids."""
+    token_ids: bool = False
+    """Its answers are told with the ids of their tokens."""
     trace: RequestTrace | None = None
     """There where traces are asked for."""
     events: list[Event] | None = None

@@ -50,8 +50,8 @@ class Retries:
     """Sends a request to worker after worker, until its owner has all of the answer or no attempt is left."""
 
     __slots__ = (
-        "_attempt", "_before", "_closed", "_failing_since", "_index", "_migration", "_owner", "_prefill", "_progress",
-        "_request", "_scope", "_timer", "_tried",
+        "_attempt", "_before", "_closed", "_failing_since", "_index", "_lost_as", "_lost_at", "_migration", "_owner",
+        "_prefill", "_progress", "_request", "_scope", "_timer", "_tried",
     )  # fmt: skip
 
     def __init__(
@@ -70,6 +70,8 @@ class Retries:
         """Tokens of attempts before the current one, whose answer is part of its prompt."""
         self._timer: asyncio.TimerHandle | None = None
         self._failing_since = 0.0
+        self._lost_as, self._lost_at = "", 0.0
+        """What kind of migration is under way, and since when; neither where none is."""
         self._closed = False
         self._prefill: PrefillRouter | None = None
         if scope.prefills is not None and scope.prefills.any:
@@ -89,6 +91,7 @@ class Retries:
     def cancel(self) -> None:
         """End everything; the owner hears nothing more."""
         self._closed = True
+        self._recovered("cancelled")
         if self._timer is not None:
             self._timer.cancel()
         self._drop_prefill()
@@ -99,6 +102,7 @@ class Retries:
     def finish(self, *, abandon: bool) -> None:
         """Leave the worker, since the answer is complete; `abandon` ends a stream that still runs."""
         self._closed = True
+        self._recovered("success")
         self._prefill = None
         attempt, self._attempt = self._attempt, None
         if attempt is None:
@@ -110,6 +114,7 @@ class Retries:
 
     def prefilled(self) -> None:
         """Hear that the first token of an attempt came."""
+        self._recovered("success")
         if self._attempt is not None:
             self._attempt.prefilled()
 
@@ -176,7 +181,7 @@ class Retries:
             progress.made += 1
             if worker.key is not None:
                 self._tried.add(worker.key)
-            owner.chosen(attempt.awaits_first_token)
+            owner.chosen(attempt.awaits_first_token or bool(self._lost_as))
             attempt.count_output()
             if scope.explanation is not None or log.isEnabledFor(logging.DEBUG):
                 self._explain(attempt.route())
@@ -240,16 +245,28 @@ class Retries:
         return True
 
     def _count_attempt(self, error: DynamoException) -> None:
-        progress, meter = self._progress, self._scope.meter
+        progress = self._progress
         lost = is_loss(error, progress)
         progress.losses += lost
         progress.deaths += died(error) and not progress.produced
         if lost and progress.produced:
             progress.migrations_left -= 1
-            meter.migrated("ongoing_request")
+            self._lost("ongoing_request")
         elif not isinstance(error, NoInstances):
-            meter.migrated("new_request")
+            self._lost("new_request")
         log.info("[%s] trying again elsewhere: %s", self._scope.context.id(), error)
+
+    def _lost(self, kind: str) -> None:
+        """Count a migration, and begin to measure how long its client waits, unless it waits already."""
+        self._scope.meter.migrated(kind)
+        if not self._lost_as:
+            self._lost_as, self._lost_at = kind, self._scope.clock()
+
+    def _recovered(self, outcome: str) -> None:
+        """Note how a migration that is under way has ended."""
+        if self._lost_as:
+            self._scope.meter.recovered(self._lost_as, outcome, self._scope.clock() - self._lost_at)
+            self._lost_as = ""
 
     def _migrate(self) -> bool:
         """Turn the request into the rest of itself; False where it can't go on elsewhere."""
@@ -287,6 +304,7 @@ class Retries:
 
     def _fail(self, error: DynamoException) -> None:
         self._closed = True
+        self._recovered("failure")
         self._drop_prefill()
         self._owner.failed(error)
 

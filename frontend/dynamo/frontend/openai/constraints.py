@@ -8,6 +8,7 @@ to a schema, which the worker's engine has to be able to do.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
@@ -33,6 +34,9 @@ _CHOICES: Final = 'auto, none, required or {"type": "function", "function": {"na
 _CONSTRAINING: Final = frozenset((*FIELDS, _TAG, _FORMAT, "nvext"))
 """Fields that may constrain an answer; few bodies have one."""
 _FORMATS: Final = ("text", "json_object", "json_schema")
+NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,128}")
+"""Of a function or a schema: OpenAI's, but as long as Anthropic's may be."""
+NAME_FORM: Final = "1 to 128 letters, digits, _ and -"
 
 
 def check_guided(body: Mapping[str, Any]) -> None:
@@ -126,14 +130,22 @@ def _check_format(shape: Any, asked: Mapping[str, Any]) -> None:
         raise _format(f"type {shown(form)} is not supported; use {', '.join(_FORMATS)}", "unsupported_value")
     if form != "text" and asked:
         raise _format(f"it can't be combined with {next(iter(asked))}")
-    schema = shape.get("json_schema")
-    if form == "json_schema" and not (isinstance(schema, Mapping) and isinstance(schema.get("schema"), Mapping)):
+    if form == "json_schema":
+        _check_schema(shape.get("json_schema"), f"{_FORMAT}.json_schema")
+
+
+def _check_schema(given: Any, where: str) -> None:
+    if not isinstance(given, Mapping) or not isinstance(given.get("schema"), Mapping):
         raise _format("type json_schema needs json_schema.schema, an object")
-    if form == "json_schema" and isinstance(schema, Mapping):
-        if not isinstance(strict := schema.get("strict"), bool | None):
-            where = f"{_FORMAT}.json_schema.strict"
-            raise bad_request(f"{where}: expected bool, got {shown(strict)}.", where, "invalid_type")
-        check_constraint("response_format", schema)
+    if not isinstance(strict := given.get("strict"), bool | None):
+        raise bad_request(f"{where}.strict: expected bool, got {shown(strict)}.", f"{where}.strict", "invalid_type")
+    if (name := given.get("name")) is None:
+        raise bad_request(f"{where}.name: this field is required.", f"{where}.name", "missing_required_parameter")
+    if not isinstance(name, str):
+        raise bad_request(f"{where}.name: expected str, got {shown(name)}.", f"{where}.name", "invalid_type")
+    if not NAME.fullmatch(name):
+        raise bad_request(f"{where}.name: expected {NAME_FORM}, got {shown(name)}.", f"{where}.name")
+    check_constraint("response_format", given)
 
 
 def _format(text: str, code: str = "invalid_value") -> ApiError:

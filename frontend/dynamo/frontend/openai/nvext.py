@@ -77,7 +77,7 @@ class Nvext(Struct):
     router_config_override: RouterConfigOverride | None = None
     cache_salt: Label | None = None
     max_thinking_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
-    """It would change answers, and no engine is told: `routing/hints.py` refuses."""
+    """No engine is told, as in NVIDIA Dynamo 1.6.1: it is named with the fields that are ignored."""
     routing_constraints: RoutingConstraints | None = None
     greed_sampling: Any = None
     use_raw_prompt: Any = None

@@ -58,6 +58,8 @@ class StreamOptions(Struct):
     continuous_usage_stats: bool | None = None
 
 
+Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+"""How much a model is to think."""
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool", "function"]
 
 
@@ -105,6 +107,8 @@ class Sampling(Struct, kw_only=True):
     allowed_token_ids: Annotated[list[TokenId], Meta(min_length=1, max_length=1024)] | None = None
     truncate_prompt_tokens: Truncation | None = None
     cache_salt: Name | None = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
     guided_json: Schema = None
     guided_regex: Annotated[Any, size(2 * MAX_GRAMMAR)] = None
     guided_choice: Schema = None
@@ -134,7 +138,8 @@ class ChatRequest(Sampling, kw_only=True):
     continue_final_message: bool | None = None
     """The last message is the beginning of the answer."""
     documents: Annotated[list[dict[str, Any]], Meta(max_length=1024, extra={SIZE: 1024 * KB})] | None = None
-    reasoning_effort: Word | None = None
+    reasoning_effort: Effort | None = None
+    include_reasoning: bool | None = None
     store: bool | None = None
     safety_identifier: Name | None = None
     prompt_cache_key: Name | None = None
@@ -202,7 +207,7 @@ class TokenizeRequest(Struct, kw_only=True):
     return_token_strs: bool | None = None
     tools: Tools | None = None
     chat_template_kwargs: Options | None = None
-    reasoning_effort: Word | None = None
+    reasoning_effort: Effort | None = None
 
 
 class DetokenizeRequest(Struct, kw_only=True):

@@ -51,7 +51,7 @@ _THOUGHTS: Final = ("thinking", "redacted_thinking", "reasoning")
 _EXPECTED = re.compile(r"^(?P<what>.*?)(?: - at (?:`key`[^`]*)?`(?P<path>[^`]*)`)?$", re.DOTALL)
 _MISSING = re.compile(r"missing required field `(\w+)`")
 ROLES: Final = get_args(Role)
-_NVEXT_KNOWN: Final = frozenset(Nvext.__struct_fields__)
+_NVEXT_KNOWN: Final = frozenset(Nvext.__struct_fields__) - {"max_thinking_tokens"}
 
 
 def read_chat(body: dict[str, Any]) -> ChatRequest:
@@ -204,7 +204,7 @@ def _check_scored(request: Sampling) -> None:
 def _check_chat(request: ChatRequest) -> None:
     if any(map(_calls_of, request.messages)):
         _check_arguments(request.messages)
-    if request.top_logprobs is not None and not request.logprobs:
+    if request.top_logprobs and not request.logprobs:
         raise bad_request("top_logprobs: needs logprobs to be true.", "top_logprobs")
     for index, message in enumerate(request.messages):
         if isinstance(message.content, list):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import msgspec
 
@@ -15,7 +15,7 @@ from dynamo.frontend.errors import ApiError, bad_request, shown
 from dynamo.frontend.openai import requests as openai
 from dynamo.frontend.openai.chat_builder import ChatBuilder, renamed
 from dynamo.frontend.openai.constraints import packed
-from dynamo.frontend.openai.request_structs import ChatRequest
+from dynamo.frontend.openai.request_structs import ChatRequest, Effort
 from dynamo.frontend.openai.responses_input import Item, add_items, items_of
 from dynamo.frontend.openai.responses_structs import ResponsesRequest
 from dynamo.frontend.openai.responses_tools import Kinds, read_choice, read_tools
@@ -27,7 +27,7 @@ INCLUDES: Final = (
     "message.input_image.image_url", "computer_call_output.output.image_url", "code_interpreter_call.outputs",
 )  # fmt: skip
 """What of another server's tools is asked for is never there, so it may be asked for."""
-EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+EFFORTS: Final = get_args(Effort)
 _SAME: Final = (
     "model", "stream", "temperature", "top_p", "parallel_tool_calls", "metadata", "user", "top_k", "min_p",
     "presence_penalty", "frequency_penalty", "repetition_penalty", "seed", "stop", "min_tokens", "ignore_eos", "nvext",
@@ -40,6 +40,7 @@ _NAMED: Final = {
 """The chat's fields, as this API names them."""
 _LIMIT: Final = re.compile(r"\bmax_(completion_)?tokens\b")
 """The chat's limit, wherever a message names it."""
+_NESTED: Final = "response_format.json_schema."
 _ELSEWHERE: Final = {
     "prompt": "send the prompt's text in instructions and input",
 }  # fmt: skip
@@ -88,6 +89,9 @@ def read_responses(body: dict[str, Any], before: Sequence[Item] = ()) -> Respons
 
 def named(error: ApiError) -> ApiError:
     """Return an error about a chat's field as one about this API's."""
+    if error.param is not None and error.param.startswith(_NESTED):  # here a schema stands in the format itself
+        error.param = error.param.replace(_NESTED, "text.format.")
+        error.message = error.message.replace(_NESTED, "text.format.")
     error = renamed(error, _NAMED)
     error.message = _LIMIT.sub("max_output_tokens", error.message)
     return error

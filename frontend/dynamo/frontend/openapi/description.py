@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from dynamo.frontend.openai.constraints import NAME
 from dynamo.frontend.openai.request_structs import (
     ChatRequest,
     CompletionRequest,
@@ -98,9 +99,11 @@ _FORMATS: Final[list[Json]] = [
         "properties": {
             "type": {"const": "json_schema"},
             "json_schema": {
-                "type": "object", "required": ["schema"],
+                "type": "object", "required": ["name", "schema"],
                 "properties": {
-                    "name": {"type": "string"}, "schema": _OBJECT, "strict": {"anyOf": [{"type": "boolean"}, _NULL]},
+                    "name": {"type": "string", "pattern": f"^{NAME.pattern}$"},
+                    "schema": _OBJECT,
+                    "strict": {"anyOf": [{"type": "boolean"}, _NULL]},
                 },
             },
         },
@@ -132,7 +135,6 @@ _NARROWER: Final[dict[str, dict[str, Json]]] = {
                                                      for kind in ({"type": "string"}, _TOKENS))]
         },
     },
-    "Nvext": {"cache_salt": _NULL, "max_thinking_tokens": _NULL},
     "RoutingConstraints": {"required_taints": _NULL},
     "EmbeddingsRequest": {
         "input": {

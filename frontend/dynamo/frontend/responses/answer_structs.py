@@ -67,6 +67,7 @@ class ChatChoice(Struct):
     finish_reason: str
     logprobs: dict[str, Any] | None = None
     stop_reason: str | int | None = None
+    token_ids: list[int] | None = None
 
 
 class ChatCompletion(Struct):
@@ -82,6 +83,7 @@ class ChatCompletion(Struct):
     service_tier: str | None = None
     prompt_logprobs: list[dict[str, PromptLogprob] | None] | None = None
     """vLLM's: per token of the prompt an object by token id."""
+    prompt_token_ids: list[int] | None = None
 
 
 class TextChoice(Struct):
@@ -92,6 +94,8 @@ class TextChoice(Struct):
     finish_reason: str
     logprobs: dict[str, Any] | None = None
     stop_reason: str | int | None = None
+    token_ids: list[int] | None = None
+    prompt_token_ids: list[int] | None = None
     prompt_logprobs: list[dict[str, PromptLogprob] | None] | None = None
 
 
@@ -266,6 +270,7 @@ class ChunkChoice(Struct):
     finish_reason: str | None = None
     logprobs: dict[str, Any] | None = None
     stop_reason: str | int | None = None
+    token_ids: list[int] | None = None
 
 
 class ChatChunk(Struct):
@@ -279,6 +284,8 @@ class ChatChunk(Struct):
     usage: Usage | None = None
     system_fingerprint: str | None = None
     service_tier: str | None = None
+    prompt_token_ids: list[int] | None = None
+    """Of a choice's first chunk, where they are asked for."""
 
 
 class TextChunkChoice(Struct):
@@ -289,6 +296,8 @@ class TextChunkChoice(Struct):
     finish_reason: str | None = None
     logprobs: dict[str, Any] | None = None
     stop_reason: str | int | None = None
+    token_ids: list[int] | None = None
+    prompt_token_ids: list[int] | None = None
 
 
 class CompletionChunk(Struct):

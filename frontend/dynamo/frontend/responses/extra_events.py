@@ -23,6 +23,8 @@ _NO_USAGE: Final = b'"usage":null}\n\n'
 _CHOICE: Final = b'"choices":[{"index":'
 MOST_SCORES: Final = 1 << 12
 """Log probabilities of prompts in one answer: each takes a microsecond or two, and is written at once."""
+MOST_IDS: Final = 1 << 17
+"""Token ids of prompts in one answer: writing them takes milliseconds."""
 _encode = msgspec.json.encode
 
 
@@ -31,7 +33,8 @@ def tell_prompts(
     made: Sequence[PreprocessedRequest],
 ) -> None:  # fmt: skip
     """Note what an answer tells of its prompts, where that is asked for."""
-    if options.scores is not None:
+    options.token_ids, options.named_by_ids = bool(request.return_token_ids), bool(request.return_tokens_as_token_ids)
+    if options.scores is not None or options.token_ids:
         options.prompt_ids = [prompt.token_ids for prompt in made]
         _bound(request, sum(map(len, options.prompt_ids)))
     if request.stream and request.nvext is not None and (asked := request.nvext.annotations):
@@ -42,6 +45,9 @@ def _bound(request: Sampling, tokens: int) -> None:
     if request.prompt_logprobs is not None and (wanted := tokens * (request.prompt_logprobs + 1)) > MOST_SCORES:
         text = f"prompt_logprobs: {wanted} log probabilities are asked for, but at most {MOST_SCORES} are given."
         raise bad_request(text, "prompt_logprobs")
+    if request.return_token_ids and tokens > MOST_IDS:
+        text = f"return_token_ids: the prompts have {tokens} tokens, once per answer, but at most {MOST_IDS} are told."
+        raise bad_request(text, "return_token_ids")
 
 
 def _preface(

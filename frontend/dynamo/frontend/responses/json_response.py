@@ -22,6 +22,7 @@ class JsonResponse(Response):
         super().__init__(*args, **options)
         self._texts: list[list[str]] = [[] for _ in range(self.options.choices)]
         self._rows: list[list[Any]] = [[] for _ in range(self.options.choices)]
+        self._ids: list[list[int]] = [[] for _ in range(self.options.choices)]
         self._timed = False
 
     def text(self, choice: Choice, text: str) -> None:
@@ -38,6 +39,8 @@ class JsonResponse(Response):
             scores.take(index, ids, extras, first=not self._seen[index])
         if self._logprobs is not None:
             self._rows[index] += self._logprobs.of(choice, ids, offsets, extras, not self._seen[index])
+        if self.options.token_ids:
+            self._ids[index] += ids
         self._seen[index] = True
         self.text(choice, text)
 
@@ -50,6 +53,8 @@ class JsonResponse(Response):
         answers = choices if scores is None else scores.best(choices, self.options.prompts)
         bodies = [self._choice(answer) for answer in answers]
         more = NOTHING_MORE if scores is None else scores.add(bodies, answers, self.options)
+        if self.options.token_ids and self.options.chat:
+            more = {**more, "prompt_token_ids": self.options.prompt_ids[0]}
         body = make(self.who, bodies, usage_dict(*self.usage()), more)
         if (explanation := self.options.explanation) is not None:
             body = spliced(body, explanation.late(0), b"}")
@@ -69,6 +74,10 @@ class JsonResponse(Response):
         body["finish_reason"] = choice.finish_reason or "stop"
         if choice.stop_reason is not None:
             body["stop_reason"] = choice.stop_reason
+        if self.options.token_ids:
+            body["token_ids"] = [] if self.options.unanswered else self._ids[index]
+            if not self.options.chat:
+                body["prompt_token_ids"] = self.options.prompt_ids[index]
         return body
 
 

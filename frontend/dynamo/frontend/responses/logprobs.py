@@ -29,28 +29,39 @@ def entries(ids: list[int], extras: dict[str, Any] | None, offsets: list[int]) -
     return [(token, float(lp), top, at) for token, lp, top, at in zip(ids, chosen, tops, offsets, strict=False)]
 
 
-def chat_logprobs(tokenizer: Tokenizer, rows: list[Entry], top: int) -> dict[str, Any]:
-    """Return `choices[].logprobs` of a chat answer."""
+def chat_logprobs(tokenizer: Tokenizer, rows: list[Entry], top: int, *, as_ids: bool = False) -> dict[str, Any]:
+    """Return `choices[].logprobs` of a chat answer; `as_ids`: tokens are named by their ids."""
     content = []
     for token, logprob, others, _ in rows:
-        alternatives = [_one(tokenizer, int(other), float(lp)) for other, lp in others[:top]]
-        content.append({**_one(tokenizer, token, logprob), "top_logprobs": alternatives})
+        alternatives = [_one(tokenizer, int(other), float(lp), as_ids) for other, lp in others[:top]]
+        content.append({**_one(tokenizer, token, logprob, as_ids), "top_logprobs": alternatives})
     return {"content": content, "refusal": None}
 
 
-def _one(tokenizer: Tokenizer, token: int, logprob: float) -> dict[str, Any]:
+def _one(tokenizer: Tokenizer, token: int, logprob: float, as_ids: bool) -> dict[str, Any]:
     raw = tokenizer.token_bytes(token)
-    return {"token": raw.decode("utf-8", "replace"), "logprob": logprob, "bytes": list(raw)}
+    name = _by_id(tokenizer, token) if as_ids else raw.decode("utf-8", "replace")
+    return {"token": name, "logprob": logprob, "bytes": list(raw)}
+
+
+def _by_id(tokenizer: Tokenizer, token: int) -> str:
+    """Return a token's name in vLLM's form, whatever its text is."""
+    return f"token_id:{token}"
 
 
 def completion_logprobs(
-    tokenizer: Tokenizer, rows: list[tuple[int, float | None, list[list[Any]], int]], top: int
+    tokenizer: Tokenizer,
+    rows: list[tuple[int, float | None, list[list[Any]], int]],
+    top: int,
+    *,
+    as_ids: bool = False,
 ) -> dict[str, Any]:
     """Return `choices[].logprobs` of a completion answer; an echoed prompt's first token has none."""
-    texts = [_text(tokenizer, token) for token, _, _, _ in rows]
+    name = _by_id if as_ids else _text
+    texts = [name(tokenizer, token) for token, _, _, _ in rows]
     tops = []
     for (_, logprob, others, _), text in zip(rows, texts, strict=True):
-        named = {_text(tokenizer, int(other)): float(lp) for other, lp in others[:top]}
+        named = {name(tokenizer, int(other)): float(lp) for other, lp in others[:top]}
         tops.append(None if logprob is None else {**named, text: logprob} if top else None)
     return {
         "tokens": texts,
@@ -90,7 +101,7 @@ class Logprobs:
         if options.tokenizer is None or options.logprobs is None:
             return None
         make = chat_logprobs if options.chat else completion_logprobs
-        return make(options.tokenizer, rows, options.logprobs)
+        return make(options.tokenizer, rows, options.logprobs, as_ids=options.named_by_ids)
 
     def _echoed(self, index: int, extras: dict[str, Any] | None) -> list[Any]:
         options = self._options

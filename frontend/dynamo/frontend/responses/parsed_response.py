@@ -101,7 +101,8 @@ class ParsedStream(SseResponse):
         elif isinstance(event, ScoredContent):
             super().tokens(choice, event.text, event.ids, event.offsets, event.extras)
         elif isinstance(event, Thought):
-            self._delta(index, {"reasoning_content": event.text})
+            if self.options.thoughts:
+                self._delta(index, {"reasoning_content": event.text})
         elif isinstance(event, CallBegun | CallArguments) and self._legacy:
             self._delta(index, {"function_call": _function_call(event)})
         elif isinstance(event, CallBegun):
@@ -181,7 +182,7 @@ class ParsedWhole(JsonResponse):
     def _choice(self, choice: Choice) -> dict[str, Any]:
         body = super()._choice(choice)
         message, thoughts, calls = body["message"], self._thoughts[choice.index], self._calls[choice.index]
-        if thoughts:
+        if thoughts and self.options.thoughts:
             message["reasoning_content"] = "".join(thoughts)
         if calls:
             message["content"] = message["content"] or None

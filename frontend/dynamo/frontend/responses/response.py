@@ -80,6 +80,8 @@ class ResponseOptions(msgspec.Struct):
     prompts: int = 1
     explanation: RoutingReport | None = None
     """What the answer says of itself, where that was asked for."""
+    thoughts: bool = True
+    """What the model thinks is told, where it is known for that."""
     parsing: Parsing | None = None
     """How its text is parsed (`parsed_response.py`); None: it is told as it comes."""
     unanswered: bool = False
@@ -92,6 +94,10 @@ class ResponseOptions(msgspec.Struct):
     """Events before a stream's first chunk."""
     counts: bool = False
     """Each chunk of a stream has the usage so far."""
+    token_ids: bool = False
+    """The ids of prompts and answers are told, too; `prompt_ids` has those of the prompts then."""
+    named_by_ids: bool = False
+    """Tokens with log probabilities are named by their ids, not by their texts."""
     tier: str | None = None
 
 
@@ -124,7 +130,7 @@ class Response(ABC):
     def tokens(
         self, choice: Choice, text: str, ids: list[int], offsets: list[int], extras: dict[str, Any] | None
     ) -> None:
-        """Take text as `text` does, where log probabilities were asked for."""
+        """Take text as `text` does, where log probabilities or token ids were asked for."""
 
     @abstractmethod
     def finished(self, choice: Choice) -> None:
@@ -248,10 +254,15 @@ class ChatChunks:
         """Return a chunk with anything but text."""
         return self._envelope + b'[{"index":%d,"delta":' % index + _encode(delta)[:-1] + self.tail
 
-    def with_logprobs(self, index: int, text: str, logprobs: Any, first: bool) -> bytes:
+    def scored(self, index: int, text: str, first: bool, more: dict[str, Any]) -> bytes:
+        """Return a chunk of text with what is told of its tokens."""
         delta = {"role": "assistant", "content": text} if first else {"content": text}
-        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": None}
+        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None, **more}
         return self._envelope + b"[" + _encode(choice)[:-1] + self._close
+
+    def with_prompt(self, chunk: bytes, ids: list[int]) -> bytes:
+        """Return a choice's first chunk with the prompt's token ids, beside the choices as vLLM has them."""
+        return b'data: {"prompt_token_ids":' + _encode(ids) + b"," + chunk.removeprefix(b"data: {")
 
     def finish(self, index: int, reason: str, stop_reason: Any) -> bytes:
         extra = b"" if stop_reason is None else b',"stop_reason":' + _encode(stop_reason)
@@ -278,9 +289,13 @@ class CompletionChunks:
     def first(self, index: int, text: str) -> bytes:
         return self.prefix(index) + _encode(text) + self.tail
 
-    def with_logprobs(self, index: int, text: str, logprobs: Any, first: bool) -> bytes:
-        choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": None}
+    def scored(self, index: int, text: str, first: bool, more: dict[str, Any]) -> bytes:
+        choice = {"index": index, "text": text, "logprobs": None, "finish_reason": None, **more}
         return self._envelope + b"[" + _encode(choice)[:-1] + self._close
+
+    def with_prompt(self, chunk: bytes, ids: list[int]) -> bytes:
+        """Return a choice's first chunk with its prompt's token ids, in the choice as vLLM has them."""
+        return chunk.removesuffix(self._close) + b',"prompt_token_ids":' + _encode(ids) + self._close
 
     def finish(self, index: int, reason: str, stop_reason: Any) -> bytes:
         extra = b"" if stop_reason is None else b',"stop_reason":' + _encode(stop_reason)
@@ -329,15 +344,14 @@ class SseResponse(Response):
         self, choice: Choice, text: str, ids: list[int], offsets: list[int], extras: dict[str, Any] | None
     ) -> None:
         index, logprobs = choice.index, self._logprobs
-        assert logprobs is not None, "they were asked for"
-        first = not self._seen[index]
-        rows = logprobs.of(choice, ids, offsets, extras, first)
-        if not rows and not text:
+        first, tells_ids = not self._seen[index], self.options.token_ids
+        rows = [] if logprobs is None else logprobs.of(choice, ids, offsets, extras, first)
+        if not rows and not text and not (ids and tells_ids):
             return
         self._open(index)
-        rendered = logprobs.render(rows)
         text = self._echo(index) + text if first else text
-        chunk = self._form.with_logprobs(index, text, rendered, first)
+        more: dict[str, Any] = {} if logprobs is None else {"logprobs": logprobs.render(rows)}
+        chunk = self._form.scored(index, text, first, {**more, "token_ids": ids} if tells_ids else more)
         self._output.append(self._early(chunk, index) if first else chunk)
         self._writer.touch(self._output)
 
@@ -365,8 +379,10 @@ class SseResponse(Response):
         self._output.append(self._early(self._form.first(index, self._echo(index) + text), index))
 
     def _early(self, chunk: bytes, index: int) -> bytes:
-        explanation = self.options.explanation
-        return chunk if explanation is None else spliced(chunk, explanation.early(index))
+        options = self.options
+        if options.token_ids:
+            chunk = self._form.with_prompt(chunk, options.prompt_ids[index])
+        return chunk if options.explanation is None else spliced(chunk, options.explanation.early(index))
 
     def _open(self, index: int) -> None:
         self._seen[index] = True

@@ -118,6 +118,9 @@ def refuse_of_text(request: Sampling) -> None:
     if request.nvext is not None and request.nvext.token_data is not None:
         name = "nvext.token_data"
         raise bad_request(f"{name}: this model's engine takes text.", name, "unsupported_parameter")
+    if request.return_token_ids:
+        text = "return_token_ids: this model's engine takes text, and tells no tokens."
+        raise bad_request(text, "return_token_ids", "unsupported_parameter")
     if request.prompt_logprobs is not None:
         raise _unsupported("prompt_logprobs")
     if request.best_of is not None and request.best_of > (request.n or 1):

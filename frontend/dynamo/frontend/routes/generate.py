@@ -216,7 +216,7 @@ class GenerateJob(Job):
                 options.constraint = "tools"
             made = await preprocessor.chat(
                 body if forced is None else constrained(body, forced), blocking=blocking,
-                images=() if self._images is None else self._images.inputs,
+                images=() if self._images is None else self._images.inputs, rendered=self._rendered,
             )  # fmt: skip
             options.logprobs = (request.top_logprobs or 0) if request.logprobs else None
             if reading is not None or forced is not None:
@@ -237,11 +237,16 @@ class GenerateJob(Job):
         options.tokenizer = preprocessor.tokenizer
         return list(made), options
 
+    def _rendered(self) -> None:
+        self._rendered_at = self._services.clock()
+
     def _options(self, request: ChatRequest | CompletionRequest, body: dict[str, Any]) -> ResponseOptions:
         """Return the form of the answer, as far as the body says it."""
         options = ResponseOptions(
             chat=self._chat, choices=openai.per_prompt(request), tier=request.service_tier and "default"
         )
+        if isinstance(request, ChatRequest) and request.include_reasoning is False:
+            options.thoughts = False
         if (stream := request.stream_options) is not None:
             options.include_usage = bool(stream.include_usage)
             options.counts = options.include_usage and bool(stream.continuous_usage_stats)
@@ -305,6 +310,7 @@ class GenerateJob(Job):
             hold_seconds=services.settings.worker_wait_timeout_secs,
             explanation=options.explanation, watch=services.watch, prefills=services.pool.prefills,
             shown=None if parsing is None else parsing.shown, events=self._events, recent=services.recent_placements,
+            token_ids=options.token_ids,
         )  # fmt: skip
         if options.counts:
             count_each(output, self.answer)

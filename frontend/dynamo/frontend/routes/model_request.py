@@ -242,6 +242,8 @@ class Job(ABC):
         self._over = self._queued = self._dispatched = False
         self._preparing = self._ready_at = self._admitted = self._sent_at = self._first = 0.0
         """When its template began, its tokens were there, a worker had room, it was sent, and its first token came."""
+        self._rendered_at = 0.0
+        """When its template ended, where it has one."""
         self._tokens = 0, 0, 0
         """Of its prompt and its answer, and how many of the prompt's were cached."""
         self._events: list[Event] | None = None if services.request_log is None else []
@@ -347,7 +349,7 @@ class Job(ABC):
         self._ready_at = now
         metrics.preprocess.record(now - self._began)
         if self._preparing:
-            metrics.tokenizer.record((now - self._preparing) * 1000)
+            metrics.prepared(self._preparing, self._rendered_at, now)
         if self._queued and self._meter is not None:
             self._dispatched = True
             self._meter.dispatched += 1

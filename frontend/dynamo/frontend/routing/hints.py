@@ -107,13 +107,10 @@ def _from_nvext(hints: Hints, nvext: Nvext) -> None:
 
 def _refuse_unserved(nvext: Nvext) -> None:
     """Raise the 400 of a field that no worker here can keep to: ignored, it would look as if it were kept."""
-    name = why = ""
-    if nvext.max_thinking_tokens is not None:
-        name, why = "max_thinking_tokens", "use max_tokens, or reasoning_effort"
-    elif (constraints := nvext.routing_constraints) is not None and constraints.required_taints:
-        name, why = "routing_constraints.required_taints", "workers here have no taints; use backend_instance_id"
-    if name:
-        raise bad_request(f"nvext.{name}: not supported; {why}.", f"nvext.{name}", "unsupported_parameter")
+    if (constraints := nvext.routing_constraints) is not None and constraints.required_taints:
+        name = "nvext.routing_constraints.required_taints"
+        text = f"{name}: not supported; workers here have no taints; use backend_instance_id."
+        raise bad_request(text, name, "unsupported_parameter")
 
 
 def _pin(hints: Hints, field: str, instance: int | None) -> None:

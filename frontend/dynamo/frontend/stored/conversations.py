@@ -39,6 +39,8 @@ class Change(msgspec.Struct, array_like=True):
     """JSON object that replaces the one before."""
     without: str = ""
     """Id of an item that goes."""
+    hides: bool = False
+    """It is deleted: only responses that were made in it go on from it."""
 
 
 def is_conversation(name: str) -> bool:
@@ -93,12 +95,15 @@ class Conversations:
         self._store.keep(conversation)
         self.get(conversation.owner, conversation.id)
 
-    def get(self, owner: bytes, name: str) -> StoredResponse:
-        """Return one; 404 where this owner has none of that id."""
+    def get(self, owner: bytes, name: str, *, hidden: bool = False) -> StoredResponse:
+        """Return one; 404 where this owner has none of that id. `hidden`: also one that was deleted."""
         try:
-            return self._store.get(owner, name)
+            conversation = self._store.get(owner, name)
         except ApiError:
             raise missing(name) from None
+        if conversation.hidden and not hidden:
+            raise missing(name)
+        return conversation
 
     async def change(self, owner: bytes, name: str, change: Change) -> bytes:
         """Change one, and return its object; what takes long is done in a thread."""
@@ -120,6 +125,8 @@ class Conversations:
 
 
 def _changed(old: StoredResponse, change: Change) -> StoredResponse:
+    if change.hides:
+        return msgspec.structs.replace(old, hidden=True)
     response, items, count = old.response, old.input, old.count
     if change.metadata:
         head = msgspec.json.decode(response) | {"metadata": msgspec.Raw(change.metadata)}

@@ -83,7 +83,7 @@ class ResponseDirectory:
         at: str | None = response_id
         items, left = 0, most
         while at is not None:
-            part = await (self._before(owner, at, chain) if is_conversation(at) else self._part(owner, at, left))
+            part = await (self._before(owner, at, chain, left) if is_conversation(at) else self._part(owner, at, left))
             if not part or part[0].id != at:
                 raise _not_found(response_id, at)
             chain += part
@@ -96,21 +96,22 @@ class ResponseDirectory:
                 raise bad_request(text, "previous_response_id", "conversation_too_long")
         return chain
 
-    async def _before(self, owner: bytes, name: str, chain: list[StoredResponse]) -> list[StoredResponse]:
+    async def _before(
+        self, owner: bytes, name: str, chain: list[StoredResponse], most: int
+    ) -> list[StoredResponse]:  # fmt: skip
         """Return the conversation that the last of a chain was made in, as it was then; nothing where it is gone."""
-        if not chain:
+        if not chain or not (conversations := await self._part(owner, name, most)):
             return []
-        try:
-            conversation = await self.conversation(owner, name)
-        except ApiError as error:
-            if error.status != 404:
-                raise
-            return []
-        earlier = await asyncio.to_thread(before, conversation, chain[-1])
+        earlier = await asyncio.to_thread(before, conversations[0], chain[-1])
         return [] if earlier is None else [earlier]
 
     async def _part(self, owner: bytes, response_id: str, most: int) -> list[StoredResponse]:
+        """Return a conversation, or a response with those before it, as far as one process has them."""
         node = self._node(response_id)
+        if node is None and is_conversation(response_id):
+            with contextlib.suppress(ApiError):
+                return [self.conversations.get(owner, response_id, hidden=True)]
+            return []
         if node is None:
             if self.background.get(owner, response_id) is not None:
                 text = "previous_response_id: that response still runs in the background; wait until it is over."
@@ -148,7 +149,10 @@ class ResponseDirectory:
         return unwired(owner, sent.responses[0])
 
     async def delete(self, owner: bytes, response_id: str) -> None:
-        """Forget one, and end it where it still runs; 404 where this owner has none of that id."""
+        """Forget one, and end it where it still runs; 404 where this owner has none of that id.
+
+        A conversation stays, hidden, for the responses that were made in it.
+        """
         if (node := self._node(response_id)) is not None:
             await self._far(node, Question("delete", owner, [response_id]))
             return
@@ -157,7 +161,10 @@ class ResponseDirectory:
             with contextlib.suppress(ApiError):  # there may have been no room for it
                 self.store.delete(owner, response_id)
             return
-        self.store.delete(owner, response_id)
+        if is_conversation(response_id):
+            self.conversations.change_now(owner, response_id, Change(hides=True))
+        else:
+            self.store.delete(owner, response_id)
 
     async def conversation(self, owner: bytes, name: str) -> StoredResponse:
         """Return a conversation with its items; 404 where this owner has none of that id."""
@@ -252,6 +259,8 @@ class ResponseDirectory:
     def _get(self, owner: bytes, response_id: str) -> StoredResponse:
         if (run := self.background.get(owner, response_id)) is not None:
             return StoredResponse(run.id, owner, run.said(), run.input, run.response["previous_response_id"])
+        if is_conversation(response_id):
+            return self.conversations.get(owner, response_id)
         return self.store.get(owner, response_id)
 
     async def _far(self, node: int, question: Question) -> Found:

@@ -43,6 +43,8 @@ class StoredResponse(msgspec.Struct):
     """Items of its input and of what it says."""
     used: float = 0.0
     background: bool = False
+    hidden: bool = False
+    """It was deleted, and is kept for those who go on from it: a conversation, as its responses stay."""
     log: EventLog | None = None
     """Of its stream, where it ran in the background with one."""
 

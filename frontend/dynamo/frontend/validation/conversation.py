@@ -6,20 +6,20 @@ build conversations of their own, and check them there.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from dynamo.frontend.errors import ApiError, bad_request, shown
+from dynamo.frontend.openai.constraints import NAME, NAME_FORM
 from dynamo.frontend.openai.request_structs import ChatRequest, Message
+from dynamo.llm.processing.image_prompts import KINDS as IMAGE_KINDS
 
 _TOOL: Final = "tool"
 _ASSISTANT: Final = "assistant"
+_TEXT_ONLY: Final = ("system", "developer")
 _MISSING: Final = "missing_required_parameter"
 _INSTEAD: Final = ("reasoning_content", "reasoning", "refusal", "audio", "function_call", "prefix")
 """What an assistant may have said without a content."""
-_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,128}")
-"""Of a function: OpenAI's, but as long as Anthropic's may be."""
 
 
 def check_conversation(body: Mapping[str, Any], request: ChatRequest) -> None:
@@ -42,8 +42,17 @@ def _check_messages(raw: Sequence[Mapping[str, Any]], messages: Sequence[Message
             _check_answer(message, where, called)
         for number, call in enumerate(message.tool_calls or ()):
             called.add(_check_call(call, f"{where}.tool_calls[{number}]"))
+        if message.role in _TEXT_ONLY and not isinstance(message.content, str):
+            _check_text(message.content or (), message.role, f"{where}.content")
         if not message.content and not isinstance(message.content, str):
             _check_silence(raw[index], message, f"{where}.content")
+
+
+def _check_text(parts: Sequence[Mapping[str, Any]], role: str, where: str) -> None:
+    for index, part in enumerate(parts):
+        if part.get("type") in IMAGE_KINDS:
+            text = f"{where}[{index}]: a {role} message may not have images; send them in one of role user."
+            raise bad_request(text, f"{where}[{index}]")
 
 
 def _check_silence(raw: Mapping[str, Any], message: Message, where: str) -> None:
@@ -94,8 +103,8 @@ def _check_tool(tool: Mapping[str, Any], where: str) -> None:
         raise bad_request(text, f"{where}.function", "invalid_type")
     if (name := function.get("name")) is None:
         raise _required(f"{where}.function.name")
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        text = f"{where}.function.name: expected 1 to 128 letters, digits, _ and -, got {shown(name)}."
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        text = f"{where}.function.name: expected {NAME_FORM}, got {shown(name)}."
         raise bad_request(text, f"{where}.function.name")
     if not isinstance(strict := function.get("strict"), bool | None):
         raise bad_request(f"{where}.function.strict: expected bool, got {shown(strict)}.", f"{where}.function.strict",

@@ -7,7 +7,7 @@ Long texts are tokenised in a thread, so that other streams go on meanwhile.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -87,11 +87,12 @@ class Preprocessor:
         return self._template.source
 
     async def chat(
-        self, body: Mapping[str, Any], *, blocking: bool = False, images: Sequence[ImageInput] = ()
-    ) -> list[PreprocessedRequest]:
+        self, body: Mapping[str, Any], *, blocking: bool = False, images: Sequence[ImageInput] = (),
+        rendered: Callable[[], object] | None = None,
+    ) -> list[PreprocessedRequest]:  # fmt: skip
         """Return one request per choice of a chat body. `blocking`: it is called in a thread, and never waits.
 
-        `images`: those of its content parts, in their order.
+        `images`: those of its content parts, in their order. `rendered` is called once the template is.
         """
         if (given := options.nvext_of(body).get("token_data")) is not None:
             if images:
@@ -106,6 +107,8 @@ class Preprocessor:
             return self._requests(body, [made[0]], chat=True, images=made[1])
         large = not blocking and content_size(body.get("messages")) > _LARGE_CHAT
         prompt = await asyncio.to_thread(self.chat_prompt, body) if large else self.chat_prompt(body)
+        if rendered is not None:
+            rendered()
         ids = await self._encode(prompt, add_special=False, blocking=blocking)
         return self._requests(body, [self._truncated(body, ids, chat=True)], chat=True)
 
@@ -280,8 +283,9 @@ class Preprocessor:
                     annotations=list(annotations),
                     images=images,
                     routing=routing,
+                    choice=choice,
                 )
-                for chosen in sampling
+                for choice, chosen in enumerate(sampling)
             ]
         if len(made) > 1:
             check_options(made[0], len(made))

@@ -9,6 +9,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
+LOOKS: Final = 0.25
+"""Seconds between two looks at how late a loop is."""
 _COLLECT_EVERY: Final = 10_000
 """Allocations between two looks at the young objects; requests leave few cycles behind."""
 
@@ -40,6 +42,25 @@ async def watched(work: Coroutine[Any, Any, T]) -> T:
             return await work
     finally:
         work.close()  # where the console could not start
+
+
+class LateWatch:
+    """Watch how late a loop is: a timer that says by how much it missed its time, until it is stopped."""
+
+    def __init__(self, note: Callable[[float], object], seconds: float = LOOKS) -> None:
+        self._note, self._seconds, self._loop = note, seconds, asyncio.get_running_loop()
+        self._due = self._loop.time() + seconds
+        self._timer = self._loop.call_at(self._due, self._look)
+
+    def stop(self) -> None:
+        """Watch no more."""
+        self._timer.cancel()
+
+    def _look(self) -> None:
+        now = self._loop.time()
+        self._note(max(0.0, now - self._due))
+        self._due = now + self._seconds
+        self._timer = self._loop.call_at(self._due, self._look)
 
 
 def task_count() -> float:

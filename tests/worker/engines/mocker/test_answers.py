@@ -108,3 +108,28 @@ def test_a_wanted_length_is_kept() -> None:
             made.append(answer.take())
         assert (len(made), answer.end) == (wanted, LENGTH)
         assert tokenizer.decode(made).startswith("<think>") is (wanted == 200)
+
+
+@pytest.mark.parametrize("guided", [None, {"json": SCHEMA}])
+def test_answers_to_one_prompt_differ(guided: dict[str, object] | None) -> None:
+    """Where no seed tells them apart their number does, the same on each worker; at temperature 0 all are alike."""
+    mocker, tokenizer = writer()
+
+    def said(choice: int, **options: object) -> list[int]:
+        ids = tokenizer.encode("Hello", add_special=False)
+        sampling = SamplingOptions(guided_decoding=guided and dict(guided), **options)  # type: ignore[arg-type]
+        request = PreprocessedRequest(
+            model="m", token_ids=ids, choice=choice, sampling_options=sampling,
+            stop_conditions=StopConditions(max_tokens=40),
+        )  # fmt: skip
+        answer = mocker.answer(request, 100, {})
+        assert answer is not None
+        tokens: list[int] = []
+        while not answer.over:
+            tokens.append(answer.take())
+        return tokens
+
+    assert len({tuple(said(choice)) for choice in range(4)}) > 1
+    assert said(3) == said(3)
+    assert len({tuple(said(choice, temperature=0)) for choice in range(4)}) == 1
+    assert said(2, seed=5) == said(0, seed=5)

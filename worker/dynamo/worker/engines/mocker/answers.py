@@ -71,7 +71,7 @@ class AnswerWriter:
             if most == room and not conditions.ignore_eos:  # nobody has said when to end
                 own = max(given + max(1, conditions.min_tokens or 0), _SHORTEST + fingerprint(request) % _LENGTHS)
                 wanted, end = (own, EOS) if own <= wanted else (wanted, LENGTH)
-            text, position = self._usual(request), (request.sampling_options.seed or 0) + self._arguments.seed
+            text, position = self._usual(request), (_drawn(request) or 0) + self._arguments.seed
             if request.images:
                 text, position = [*self._tokenizer.encode(description(request.images), add_special=False), *text], 0
             marks = None if self._only(request) else self._marks(thought, wanted)
@@ -102,7 +102,7 @@ class AnswerWriter:
 
     def seed(self, request: PreprocessedRequest) -> int:
         """Return what a constrained answer is drawn by: the request's own, or its prompt's."""
-        own = request.sampling_options.seed
+        own = _drawn(request)
         return (fingerprint(request) if own is None else own) + self._arguments.seed
 
     def room(self, request: PreprocessedRequest) -> int:
@@ -150,6 +150,14 @@ def fingerprint(request: PreprocessedRequest) -> int:
     """Return a number that a prompt's length and end give, the same on every machine."""
     prompt = len(request.token_ids) - request.answered_tokens
     return zlib.crc32(repr((prompt, request.token_ids[max(0, prompt - _TAIL) : prompt])).encode())
+
+
+def _drawn(request: PreprocessedRequest) -> int | None:
+    """Return the request's own seed, or what it differs by from other answers to its prompt; None for the first."""
+    options = request.sampling_options
+    if options.seed is None and request.choice and options.temperature != 0:
+        return request.choice
+    return options.seed
 
 
 def _prompt(request: PreprocessedRequest) -> list[int]:
