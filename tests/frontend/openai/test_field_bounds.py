@@ -59,6 +59,8 @@ KINDS: Final = (
     ChatRequest, CompletionRequest, EmbeddingsRequest, TokenizeRequest, DetokenizeRequest, ResponsesRequest,
     MessagesRequest, CountTokensRequest,
 )  # fmt: skip
+
+
 @cache
 def forms(size: int) -> dict[str, bytes]:
     """Values that are as large as that, one of each form."""
