@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.examples.test_examples import engine_serves
 from tests.frontend.engines.test_gemma_engines import (  # noqa: F401 # collected here
     TOKENS,
     Real,
@@ -29,3 +31,8 @@ def of_mistralrs(engine: Any, prompt: str) -> str:
 
     asked = mistralrs.CompletionRequest(prompt=f"<bos>{prompt}", model="default", max_tokens=TOKENS, temperature=0.0)
     return str(engine._runner.send_completion_request(asked).choices[0].text)
+
+
+def test_its_example_serves(tmp_path: Path) -> None:
+    """`examples/engines/mistralrs.yaml`: greeted, asked, counted; it knows a capital."""
+    engine_serves("mistralrs", tmp_path)

@@ -1,4 +1,4 @@
-"""A minute of what `make fuzz` does for longer with /openapi.json; a file of its own, beside the other smoke tests."""
+"""Seconds of what `make fuzz` does for longer with /openapi.json, and `make e2e` for a minute."""
 
 from __future__ import annotations
 
@@ -8,13 +8,18 @@ import pytest
 from tests.fuzz.findings import Kept
 from tests.fuzz.targets import openapi
 
-pytestmark = [pytest.mark.processes(seconds=80), pytest.mark.servers, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.processes(seconds=20), pytest.mark.servers, pytest.mark.timeout(600)]
 SEED = 7
+FEWEST = 50
+
+
+def deviations(folder: Path, seconds: float, *flags: str) -> list[tuple[str, list[str]]]:
+    """Ask for so long; return what was found. It has to be what more than `FEWEST` requests showed."""
+    kept = Kept(lambda text: None, folder)
+    assert openapi.run(SEED, seconds, kept, flags) > FEWEST
+    return [(finding.case, [*finding.violations]) for finding in kept.findings]
 
 
 def test_the_description_is_true(tmp_path: Path) -> None:
-    """schemathesis finds nothing that /openapi.json says otherwise, in a few cases of each operation."""
-    kept = Kept(lambda text: None, tmp_path)
-    flags = ("--phases", "examples,coverage,fuzzing", "--max-examples", "6")
-    assert openapi.run(SEED, 60.0, kept, flags) > 100
-    assert [(finding.case, [*finding.violations]) for finding in kept.findings] == []
+    """schemathesis finds nothing that /openapi.json says otherwise, at the bounds of what it says."""
+    assert deviations(tmp_path, 10.0, "--phases", "coverage") == []

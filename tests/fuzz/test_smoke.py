@@ -51,10 +51,13 @@ def first_attacks() -> list[attacks.Attack]:
 
 @pytest.fixture(scope="module")
 def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, Site]]:
-    """One that is attacked and its control, with all models: they take as long to start as the attacks."""
+    """One that is attacked and its control, with all models: they take as long to start as the attacks.
+
+    The other library for tokenizers takes seconds to load a large one, and gives the same ids.
+    """
     models = [model for target in LIVE for model in target.MODELS]
     models += [model for attack in first_attacks() for model in attack.models]
-    with pair(tmp_path_factory.mktemp("sites"), [*dict.fromkeys([MODEL, *models])]) as both:
+    with pair(tmp_path_factory.mktemp("sites"), [*dict.fromkeys([MODEL, *models])], "--tokenizer", "default") as both:
         yield both
 
 

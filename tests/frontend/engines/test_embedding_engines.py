@@ -25,6 +25,12 @@ Serve = Callable[..., Any]
 
 
 @pytest.fixture
+def site(make_site: Callable[..., Any]) -> Any:
+    """A frontend that has no need of the other library for tokenizers: that takes seconds to load a large one."""
+    return make_site(tokenizer="default")
+
+
+@pytest.fixture
 def serve(site: Any, within: Any, monkeypatch: pytest.MonkeyPatch) -> Serve:
     """Serve an engine as model `v`; gives the engine."""
     monkeypatch.setenv("DYN_TOKEN_ECHO_DELAY_MS", "0")
