@@ -24,6 +24,7 @@ from dynamo.cli.conversation import Conversation
 from dynamo.cli.run.batch import Batch, prepared, work
 from dynamo.cli.run.chat import answer_pipe, chat, first_model
 from dynamo.cli.run.grammar import BATCH, DYN, WORKER
+from dynamo.cli.run.loading import loading, moves
 from dynamo.cli.run.settings import Run, RunSettings, frontend_settings, over_nodes, worker_settings
 from dynamo.engine_catalog import traits_of
 from dynamo.frontend.app import Application
@@ -31,6 +32,7 @@ from dynamo.frontend.assembly import frontend
 from dynamo.frontend.http.connection import CONNECTION
 from dynamo.frontend.routing.model_pool import ModelPool
 from dynamo.frontend.settings import FrontendSettings
+from dynamo.llm.models.paths import is_of_hub
 from dynamo.llm.models.sources import BUILT_IN_NAME
 from dynamo.llm.tokenizer.byte_level import ByteTokenizer
 from dynamo.runtime import DistributedRuntime, DynamoException, RuntimeConfig, configure_logging
@@ -140,7 +142,10 @@ async def converse(
         client = Client(Application(services), CONNECTION)
         wanted = run.template.get("model") or run.settings.model_name
         served = lambda: [models.name for models in services.pool.served()]  # noqa: E731
-        model = await first_model(served, wanted, _say, more_may_come=run.roles.output == DYN)
+        elsewhere = run.roles.output == DYN
+        say = _say if elsewhere or not moves(sys.stderr) else lambda line: None
+        async with loading("" if elsewhere else run.model):
+            model = await first_model(served, wanted, say, more_may_come=elsewhere)
         if batch is not None:
             return await work(batch, client, model, run.template, ignore_eos=run.roles.output == "echo_core")
         continues = _computes(run) and continues_text(services.pool, model)
@@ -168,15 +173,18 @@ def continues_text(pool: ModelPool, name: str) -> bool:
 async def _local(run: Run) -> AsyncGenerator[tuple[DistributedRuntime, Engine], None]:
     """Open a runtime, without servers unless the engine has other nodes, and the engine on it."""
     settings = worker_settings(run.roles, run.settings, run.model)
-    if run.model and sys.stderr.isatty():
-        _say(f"loading {run.model} ...")
-    model = await worker_process.loaded_model(settings)
+    fetched = is_of_hub(run.model)
+    if fetched and sys.stderr.isatty():
+        _say(f"loading {run.model} ...")  # the download has a line of its own that moves
+    async with loading("" if fetched else run.model):
+        model = await worker_process.loaded_model(settings)
     engine = create_engine(settings, model)
     tracing = tracing_from_env("dynamo-run")
     opening = _connected(run.settings) if over_nodes(run.settings) else DistributedRuntime.in_memory()
     async with await opening as runtime:
         runtime.tracing = tracing
-        serving = await serve_engine(runtime, engine, model, settings)
+        async with loading(run.model):
+            serving = await serve_engine(runtime, engine, model, settings)
         try:
             yield runtime, engine
         finally:
