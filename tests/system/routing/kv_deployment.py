@@ -21,7 +21,7 @@ from dynamo.llm import open_model
 from dynamo.llm.kv.active_requests import Load
 from dynamo.llm.kv.index import Rank
 from dynamo.llm.kv.scheduler import KvScheduler
-from dynamo.llm.protocols import PreprocessedRequest, StopConditions
+from dynamo.llm.protocols import PreprocessedRequest, RoutingHints, StopConditions
 from dynamo.runtime import DistributedRuntime, RuntimeConfig
 from dynamo.runtime.context import Context
 from dynamo.runtime.names import new_id
@@ -72,11 +72,12 @@ class Front:
     def instances(self) -> int:
         return sum(len(endpoint.workers) for endpoint in self.services.pool.served())
 
-    def start(self, tokens: list[int], max_tokens: int = 1) -> Answer:
+    def start(self, tokens: list[int], max_tokens: int = 1, salt: str | None = None) -> Answer:
         """Send a request."""
         request = PreprocessedRequest(
-            model="m", token_ids=tokens, stop_conditions=StopConditions(max_tokens=max_tokens, ignore_eos=True)
-        )
+            model="m", token_ids=tokens, stop_conditions=StopConditions(max_tokens=max_tokens, ignore_eos=True),
+            routing=None if salt is None else RoutingHints(cache_salt=salt),
+        )  # fmt: skip
         meter = self.services.metrics.meter("m")
         scope = RequestScope(
             self.models, self.services.opener, Context(), meter, self.services.clock,
@@ -87,9 +88,9 @@ class Front:
         answer.choice.start()
         return answer
 
-    async def ask(self, tokens: list[int], max_tokens: int = 1) -> int:
+    async def ask(self, tokens: list[int], max_tokens: int = 1, salt: str | None = None) -> int:
         """Send a request and wait; how many tokens of its prompt were cached."""
-        answer = self.start(tokens, max_tokens)
+        answer = self.start(tokens, max_tokens, salt)
         await asyncio.wait_for(answer.done, 30)
         return answer.choice.cached
 

@@ -78,6 +78,28 @@ def test_ranks_are_followed_and_chosen_one_by_one(play: Play) -> None:
     play(case)
 
 
+def test_salted_prompts_go_back_to_their_own_blocks(play: Play) -> None:
+    """Two workers of two ranks: a salt's prompts find what that salt has cached, on any frontend, and nothing else."""
+
+    async def case(deployment: Deployment) -> None:
+        for _ in range(2):
+            await deployment.worker(blocks=256, data_parallel_size=2)
+        first, second = [await deployment.frontend() for _ in range(2)]
+        prompts = [[1000 + number] * 6 * BLOCK for number in range(4)]
+        salts = (None, "mine", "yours")
+        for salt in salts:
+            assert [await first.ask(prompt, salt=salt) for prompt in prompts] == [0] * 4, "no other salt's blocks count"
+        await deployment.settle()
+        for salt in salts:
+            for prompt in prompts:
+                await until("nothing counts that is over", lambda: not len(second.router.activity))
+                assert await second.ask(prompt, salt=salt) == 6 * BLOCK - 1, "it is routed to the rank that has it"
+        assert await second.ask(prompts[0], salt="nobody's") == 0
+        await deployment.settle()
+
+    play(case)
+
+
 def test_a_late_frontend_is_as_good_within_a_second(play: Play) -> None:
     """One that starts under load, and a worker that does."""
 
