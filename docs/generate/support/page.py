@@ -19,7 +19,7 @@ Made from one table by `make generate`; don't edit it by hand. Each test that it
 - **planned**: code may be there; nothing shows yet that it works with the engine itself.
 - An empty cell: the engine doesn't have it, or nobody plans it.
 
-Linux only. No engine has run on a GPU yet.
+Linux only. On a GPU only vLLM has run: on one H200, on 2026-11-26.
 """
 _TABLES: Final = {
     "Engines for CPUs": (EngineName.LLAMACPP, EngineName.MISTRALRS, EngineName.OPENAI, EngineName.PYTHON),
@@ -51,9 +51,11 @@ def _engine(engine: EngineName, features: Mapping[Feature, Support]) -> Iterator
     yield prose(f"[How to use it](../how-to/serve/engines/{PAGES.get(engine, engine)}.md). {status_line(engine)}")
     rows = ((feature.value, _status(support), _test(support)) for feature, support in features.items())
     yield table(("feature", "status", "shown by"), rows)
-    run = {EngineName.VLLM: "make test-vllm", EngineName.SGLANG: "make test-sglang"}.get(engine)
+    run = {
+        EngineName.VLLM: "`make test-vllm`, or on a GPU `make test-gpu`,", EngineName.SGLANG: "`make test-sglang`",
+    }.get(engine)  # fmt: skip
     if run:
-        yield prose(f"`{run}` runs these tests with the engine itself, in an environment of its own.")
+        yield prose(f"{run} runs these tests with the engine itself, in an environment of its own.")
 
 
 def _status(support: Support) -> str:
@@ -71,7 +73,7 @@ def status_line(engine: EngineName) -> str:
     where = features[Feature.TEXT].where
     gpu = features.get(Feature.GPU)
     begin = f"**Status: {text}**" + (f", tested {where}" if where else "")
-    return begin + ("; not run on a GPU yet." if gpu is not None and gpu.status is not Status.SUPPORTED else ".")
+    return begin + ("; not run on a GPU yet." if gpu is not None and gpu.status is Status.PLANNED else ".")
 
 
 def quoted(engine: EngineName) -> str:

@@ -58,6 +58,7 @@ _PARSED: Final = "tests/frontend/routes/test_tool_calls.py::test_a_call_and_thou
 _SERVING: Final = "e2e/scenarios/serving/"
 _KILLED: Final = "tests/cli/local/test_killed_servers.py::test_a_killed_servers_streams_go_on"
 _ON_CPUS: Final = "on CPUs only"
+_ON_BOTH: Final = "on CPUs and one NVIDIA H200"
 
 
 def _supported(test: str) -> Support:
@@ -112,10 +113,15 @@ MATRIX: Final[Mapping[EngineName, Mapping[Feature, Support]]] = {
         Feature.KUBERNETES: _PLANNED,
     },
     EngineName.VLLM: {
-        **_all_on_cpus(_REAL),
-        Feature.EMBEDDINGS: _experimental("tests_vllm/test_embeddings.py::test_vectors_are_those_of_vllm_itself"),
-        Feature.CACHED: _experimental(_CONTRACT + "cached_tokens_are_counted"),
-        Feature.EVENTS: _experimental("tests_vllm/test_kv_events.py::test_what_vllm_caches_arrives_in_a_routers_index"),
+        **{feature: _experimental(test, _ON_BOTH) for feature, test in _REAL.items()},
+        Feature.TOOLS: _experimental(_PARSED),
+        Feature.EMBEDDINGS: _experimental(
+            "tests_vllm/test_embeddings.py::test_vectors_are_those_of_vllm_itself", _ON_BOTH
+        ),
+        Feature.CACHED: _experimental(_CONTRACT + "cached_tokens_are_counted", _ON_BOTH),
+        Feature.EVENTS: _experimental(
+            "tests_vllm/test_kv_events.py::test_what_vllm_caches_arrives_in_a_routers_index", _ON_BOTH
+        ),
         Feature.SPLIT: _experimental(
             "tests_vllm/test_prefill_decode.py::test_prompts_computed_elsewhere", "on CPUs, one machine"
         ),
@@ -124,7 +130,7 @@ MATRIX: Final[Mapping[EngineName, Mapping[Feature, Support]]] = {
         Feature.CPU: _experimental(
             "tests_vllm/test_real_text.py::test_sixteen_at_once_are_vllms_own_and_true", "vllm-cpu"
         ),
-        Feature.GPU: _PLANNED,
+        Feature.GPU: _experimental("tests_vllm/test_system.py::test_one_line_serves", "one NVIDIA H200"),
         Feature.KUBERNETES: _PLANNED,
     },
     EngineName.SGLANG: {
