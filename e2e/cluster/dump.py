@@ -28,7 +28,12 @@ def _namespace(namespace: Namespace) -> list[str]:
 
 
 def _operator(platform: Namespace) -> list[str]:
-    return [_said(platform, "get", "pods", "-o", "wide"), *_logs(platform, OPERATOR, OPERATOR_LINES)]
+    commands = (
+        ("get", "nodes", "-o", "wide"),
+        ("get", "pods", "-o", "wide"),
+        ("get", "events", "--sort-by=.lastTimestamp"),
+    )
+    return [*(_said(platform, *command) for command in commands), *_logs(platform, OPERATOR, OPERATOR_LINES)]
 
 
 def _logs(namespace: Namespace, selector: str, lines: int) -> list[str]:
