@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
+import httpx
 import openai
 import pytest
 from tests.frontend.conftest import QUICK, Site
@@ -86,7 +87,8 @@ def serving(name: str, direct: Callable[[Any, str], str]) -> Iterator[Real]:
 
     try:
         runtime = site.run(run(), within=200)
-        eventually("it is routed to", lambda: runtime.id in site.instances(), 180)
+        # An engine that loads may keep both processors, and an answer of ours waiting, for seconds.
+        eventually("it is routed to", lambda: runtime.id in site.instances(), 180, despite=(httpx.TimeoutException,))
         yield Real(site, engine, direct)
         site.run(started[0].stop(0.0))
     finally:
