@@ -15,6 +15,7 @@ from tests.runtime.request_plane.streams import Holding, count, start
 from dynamo.runtime.names import new_id
 from dynamo.runtime.request_plane import direct_frames
 from dynamo.runtime.request_plane.direct_frames import MOST_GREETING, DirectSender, worker_proof
+from dynamo.runtime.request_plane.early_frames import ENOUGH
 from dynamo.runtime.request_plane.peer import Peer, Peers
 from dynamo.runtime.request_plane.server import from_generator
 from dynamo.runtime.request_plane.wire import VERSION, Hello, Item, StepFrame, encoder
@@ -112,6 +113,26 @@ async def test_streams_are_exact_or_fail_while_ways_come_and_go(
             assert error is not None or len(sink.items) == 40
     assert links >= 5
     assert ends <= {None, "incomplete"}
+    await memory.close()
+
+
+async def test_thousands_of_frames_overtake_the_first(memory: Any, reader: Any, until: Any) -> None:
+    """A bus that lags behind the stream costs nothing: the stream waits for it."""
+    _, instance = await memory.worker(from_generator(count), direct=True)
+    caller = await memory.caller(direct=True)
+    memory.network.delay = lambda subject, _: 0.1 if subject.endswith(".s") else 0.0
+    most = []
+    receive = caller._on_direct_frame
+
+    def noting(inbox: Any, data: bytes) -> None:
+        receive(inbox, data)
+        most.append(len(inbox.early.frames))
+
+    caller._direct._on_frame = noting
+    sink, _ = start(caller, instance, 5000, reader)
+    assert await sink.end() is None
+    assert sink.items == list(range(5000))
+    assert max(most) == ENOUGH, "it was held up"
     await memory.close()
 
 

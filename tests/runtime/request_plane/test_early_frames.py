@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dynamo.runtime.errors import DynamoException
 from dynamo.runtime.names import EndpointPath, InstanceKey
 from dynamo.runtime.request_plane.call import OpenStream
-from dynamo.runtime.request_plane.early_frames import MOST, OVERLAP
+from dynamo.runtime.request_plane.early_frames import ENOUGH, MOST, OVERLAP
 from dynamo.runtime.request_plane.inbox import SETTLE, Inbox
 from dynamo.runtime.request_plane.wire import Item, StepFrame
 
@@ -82,6 +82,37 @@ def test_frames_that_wait_are_bounded() -> None:
         client.frame(seq)
     assert not client.inbox.early.frames
     assert (len(client.ends), client.inbox.gaps) == (1, 1)
+
+
+class Held:
+    """A stream that notes how it is held up."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def pause(self) -> None:
+        self.calls.append("pause")
+
+    def resume(self) -> None:
+        self.calls.append("resume")
+
+
+def test_a_stream_is_held_up_while_enough_waits() -> None:
+    """Until what is missing came, or counts as lost; nothing that came is lost by it."""
+    client, held = Client(), Held()
+    client.inbox.link(0, held)
+    for seq in range(2, 2 + ENOUGH):
+        client.frame(seq)
+    assert held.calls == ["pause"]
+    client.frame(1)
+    assert held.calls == ["pause", "resume"]
+    assert client.items == list(range(1, 2 + ENOUGH))
+    for seq in range(3 + ENOUGH, 3 + 2 * ENOUGH):
+        client.frame(seq, 1.0)
+    client.inbox.tick(1.0 + SETTLE)
+    assert held.calls == ["pause", "resume"] * 2
+    client.inbox.unlink(2.0)
+    assert client.inbox.early.flow is None
 
 
 def test_one_way_alone_has_gaps_at_once() -> None:

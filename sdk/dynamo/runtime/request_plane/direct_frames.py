@@ -139,7 +139,7 @@ class DirectReceiver:
         stream.on_frame = functools.partial(self._on_frame, inbox)
         stream.on_closed = functools.partial(self._on_closed, inbox)
         self._links[inbox] = stream
-        inbox.link(hello.sent)
+        inbox.link(hello.sent, stream)
         stream.send(client_proof(secret))
 
     def _meant(self, hello: Hello) -> Inbox | None:

@@ -24,7 +24,7 @@ from dynamo.runtime.errors import (
 )
 from dynamo.runtime.names import InstanceKey
 from dynamo.runtime.request_plane.call import OpenStream
-from dynamo.runtime.request_plane.early_frames import EarlyFrames
+from dynamo.runtime.request_plane.early_frames import EarlyFrames, Flow
 from dynamo.runtime.request_plane.request_sender import Pace
 from dynamo.runtime.request_plane.wire import FAILED, HEARTBEAT, MORE, VERSION, Item, Pong, StepFrame
 from dynamo.runtime.transport.bus import Verdict
@@ -181,9 +181,9 @@ class Inbox:
         if self._expected is not None and claimed >= self._expected:
             self._advance(claimed, now)
 
-    def link(self, sent: int) -> None:
+    def link(self, sent: int, flow: Flow | None = None) -> None:
         """Note that the worker has a stream to us; `sent` was its last frame's number when it heard of ours."""
-        self.early.linked = True
+        self.early.linked, self.early.flow = True, flow
         if self._expected is None:
             self._expected = sent + 1
 

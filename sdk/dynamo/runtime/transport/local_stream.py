@@ -40,6 +40,8 @@ class FrameStream(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._parts: list[bytes] = []
         self._missing = 0
+        self._paused = False
+        self._resuming: asyncio.Handle | None = None
         self._ended = asyncio.Event()
 
     @property
@@ -87,16 +89,44 @@ class FrameStream(asyncio.Protocol):
         self._ended.set()
         self.on_closed()
 
+    def pause(self) -> None:
+        """Read no further: what comes waits here, and then with the other side."""
+        if self._resuming is not None:
+            self._resuming.cancel()
+            self._resuming = None
+        elif self._transport is not None and self.open and not self._paused:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Go on, once this call is over."""
+        if self._paused and self._resuming is None:
+            self._resuming = asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._paused, self._resuming = False, None
+        data = b"".join(self._parts)
+        self._parts.clear()
+        self._read(data)
+        if self._transport is not None and self.open and not self._paused:
+            self._transport.resume_reading()
+
     def data_received(self, data: bytes) -> None:
-        if self._parts:
+        if self._parts or self._paused:
             self._parts.append(data)
             self._missing -= len(data)
-            if self._missing > 0:
+            if self._missing > 0 or self._paused:
                 return
             data = b"".join(self._parts)
             self._parts.clear()
+        self._read(data)
+
+    def _read(self, data: bytes) -> None:
         at, size = 0, len(data)
         while self.open and at < size:
+            if self._paused:
+                self._parts.append(data[at:])
+                return
             start = at + _HEAD
             length = int.from_bytes(data[at:start], "big") if start <= size else 0
             if length > self.most:
