@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from dynamo.frontend.openai.constraints import NAME
 from dynamo.frontend.openai.request_structs import MAX_MESSAGES, MAX_TOOLS
 from dynamo.frontend.openai.responses_requests import EFFORTS, INCLUDES
 from dynamo.frontend.openai.responses_structs import (
@@ -19,6 +20,7 @@ from dynamo.frontend.openapi.description import Described, Json
 _NULL: Final[Json] = {"type": "null"}
 _OBJECT: Final[Json] = {"type": "object"}
 _NAME: Final[Json] = {"type": "string", "minLength": 1, "maxLength": 512}
+_FORMAT_NAME: Final[Json] = {"type": "string", "pattern": f"^{NAME.pattern}$"}
 _STRING: Final[Json] = {"type": "string"}
 
 
@@ -69,7 +71,7 @@ _CHOICES: Final[list[Json]] = [
 ]  # fmt: skip
 _FORMAT: Final[Json] = {"anyOf": [
     _object({"type": {"enum": ["text", "json_object"]}}),
-    _object({"type": {"const": "json_schema"}, "name": _NAME, "schema": _OBJECT}),
+    _object({"type": {"const": "json_schema"}, "name": _FORMAT_NAME, "schema": _OBJECT}),
     _NULL,
 ]}  # fmt: skip
 _STOP: Final[Json] = {"type": "string", "minLength": 1, "maxLength": 256}
