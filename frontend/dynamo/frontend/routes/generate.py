@@ -75,6 +75,8 @@ def _seed(seed: int | None, choice: int) -> dict[str, int]:
 class GenerateJob(Job):
     """One request on its way. Other APIs read a body of their own into a chat's, and write its events their way."""
 
+    __slots__ = ("_chat", "_does", "_explained", "_images", "_request_scope", "_spelled", "answer", "output")
+
     _refuses_totals = True
     """Refuse prompts that leave no room for `max_tokens`; where it is False, the answer is as long as there is room."""
 

@@ -110,8 +110,6 @@ class ChatTemplate:
 
         `mark`: what stands for an image; None: the messages have none.
         """
-        from jinja2.exceptions import TemplateError
-
         template = self._named.get(TOOL_USE, self._default) if tools else self._default
         said = [self._message(message, index, mark) for index, message in enumerate(messages)]
         if tools and not self._knows_tools:
@@ -131,11 +129,10 @@ class ChatTemplate:
             return context.budget.printed(template.root_render_func(context))
         except InvalidArgument:
             raise
-        except TemplateError as error:
-            raise InvalidArgument(f"the model's chat template refused the messages: {_short(error)}") from error
         except Exception as error:
-            # What a template does to values of the wrong shape, or to the interpreter; no fault of the server.
-            raise InvalidArgument(f"the model's chat template failed on the messages: {_short(error)}") from error
+            # Its own refusal, or what it does to values of the wrong shape, or to the interpreter; no fault of ours.
+            did = "refused" if _is_refusal(error) else "failed on"
+            raise InvalidArgument(f"the model's chat template {did} the messages: {_short(error)}") from error
 
     def _message(self, message: Any, index: int, mark: ImageMark | None) -> dict[str, Any]:
         """Return a message as templates want it, with a missing content as nothing at all where the template looks."""
@@ -262,6 +259,13 @@ def _content_size(content: Any) -> int:
 def _short(error: Exception) -> str:
     """Cut what a template, or Python, says of an error to what one reads."""
     return (str(error) or type(error).__name__)[:_LONGEST_REFUSAL]
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Tell whether a template refused what it was given; Jinja is loaded where one was rendered."""
+    from jinja2.exceptions import TemplateError
+
+    return isinstance(error, TemplateError)
 
 
 def _compile(environment: CountedEnvironment, source: str) -> Template:

@@ -118,6 +118,11 @@ class HfTokenizer:
 
     def _learn(self, parts: list[Part], unknown: list[int]) -> None:
         """Encode the segments at these places, each once, and put their ids there."""
+        if len(unknown) == 1:
+            segment = str(parts[unknown[0]])
+            ids = parts[unknown[0]] = self._encode_all([segment])[0]
+            self.cache.put(segment, ids)
+            return
         segments = list(dict.fromkeys(str(parts[place]) for place in unknown))
         learned = dict(zip(segments, self._encode_all(segments), strict=True))
         for segment, ids in learned.items():
