@@ -15,6 +15,9 @@ from tests.worker.chain_model import write_gguf
 PAGES = [page for page in users_pages() if not title(page).startswith("docs/how-to/program/")]
 """Those for users; tests/ages runs the programs of two of them in its own way."""
 RUNS = [page for page in PAGES if any(step.kind in (RUN, SERVE) for step in steps(page, title(page)))]
+FIRST = "docs/get-started/laptop.md"
+REAL = [page for page in RUNS if title(page) != FIRST and "package://" in page.read_text()]
+"""Those that load a real model, which takes a third of all pages' time: `make e2e` types them."""
 CAPTURES = {"docs/tutorials/survive-a-crash.md": ("quickstart", "Two workers are killed, the answer is complete")}
 """Pages whose first steps are a picture."""
 
@@ -29,9 +32,14 @@ def opened(tmp_path: Path) -> Iterator[Session]:
 @pytest.mark.processes(seconds=60)
 @pytest.mark.servers
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("page", RUNS, ids=title)
+@pytest.mark.parametrize("page", [page for page in RUNS if page not in REAL], ids=title)
 def test_a_page_does_what_it_says(page: Path, opened: Session) -> None:
     """Every step, in order, on real programs; a picture that it draws is the one that it shows."""
+    check(page, opened)
+
+
+def check(page: Path, opened: Session) -> None:
+    """Type a page from top to bottom."""
     for step in steps(page, title(page)):
         opened.run(step)
     for drawn in opened.folder.glob("*.svg"):

@@ -14,7 +14,7 @@ from tests.system.conftest import eventually
 ROOT = Path(__file__).parents[3]
 PARTS = 8
 
-pytestmark = [pytest.mark.processes(seconds=50), pytest.mark.servers, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.processes(seconds=30), pytest.mark.servers, pytest.mark.timeout(600)]
 
 
 def chaos(folder: Path, *flags: str) -> subprocess.Popen[str]:
@@ -37,8 +37,13 @@ def running(folder: Path) -> list[int]:
 
 
 def test_a_short_seed_has_no_violation(tmp_path: Path) -> None:
-    """Half a minute of faults: every request ends once and right, and nothing is left behind."""
-    started = chaos(tmp_path, "--seed", "11", "--minutes", "0.5", "--every", "1")
+    """Some seconds of faults (`make e2e` has a minute): every request ends right, and nothing is left behind."""
+    holds(tmp_path, "--seed", "11", "--minutes", "0.15", "--every", "0.5")
+
+
+def holds(tmp_path: Path, *flags: str) -> None:
+    """Run a seed to its end."""
+    started = chaos(tmp_path, *flags)
     try:
         said, _ = started.communicate(timeout=580)
     finally:

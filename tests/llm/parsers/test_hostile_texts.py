@@ -24,7 +24,7 @@ from dynamo.llm.parsers.section_calls import read_mistral, read_python
 from dynamo.llm.parsers.tool_formats import TOOLS
 
 MAKERS = hostile.makers()
-LARGE, PIECE = 40_000, 160
+LARGE, PIECE = 20_000, 160
 """A piece is long for a token: reading again what is held costs as much beside reading it once, with fewer of both."""
 
 
@@ -60,7 +60,7 @@ def test_all_parsers_are_fed() -> None:
 @pytest.mark.parametrize("name", alone())
 @pytest.mark.parametrize("size", [PIECE, LARGE], ids=["streamed", "whole"])
 def test_work_is_linear(name: str, size: int) -> None:
-    """40,000 characters of anything cost little more than as much plain text, or four times a quarter of them."""
+    """20,000 characters of anything cost little more than as much plain text, or four times a quarter of them."""
     make = MAKERS[name]
     plain = max(least(make, hostile.pieces("a b " * (LARGE // 4), PIECE)), 0.0005)
     quarters = dict(hostile.texts(name, LARGE // 4))
