@@ -1,4 +1,4 @@
-"""`make chaos` itself, as its users run it: one short seed without a violation, and how it is ended early."""
+"""`make chaos` itself, as its users run it, ended early; `make e2e` has a whole seed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.system.conftest import eventually
 ROOT = Path(__file__).parents[3]
 PARTS = 8
 
-pytestmark = [pytest.mark.processes(seconds=30), pytest.mark.servers, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.processes(seconds=20), pytest.mark.servers, pytest.mark.timeout(600)]
 
 
 def chaos(folder: Path, *flags: str) -> subprocess.Popen[str]:
@@ -34,24 +34,6 @@ def running(folder: Path) -> list[int]:
         except OSError:
             continue  # gone, or somebody else's
     return processes
-
-
-def test_a_short_seed_has_no_violation(tmp_path: Path) -> None:
-    """Some seconds of faults (`make e2e` has a minute): every request ends right, and nothing is left behind."""
-    holds(tmp_path, "--seed", "11", "--minutes", "0.15", "--every", "0.5")
-
-
-def holds(tmp_path: Path, *flags: str) -> None:
-    """Run a seed to its end."""
-    started = chaos(tmp_path, *flags)
-    try:
-        said, _ = started.communicate(timeout=580)
-    finally:
-        started.kill()
-    assert started.returncode == 0, said
-    assert "1 seeds, 0 violations" in said
-    assert running(tmp_path) == []
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
