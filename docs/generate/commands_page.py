@@ -147,7 +147,7 @@ def _block(block: Block) -> str:
 def _parser(parser: argparse.ArgumentParser) -> Iterator[str]:
     yield f"{parser.description}\n"
     yield f"```text\n{' '.join(parser.format_usage().removeprefix('usage: ').split())}\n```\n"
-    actions = [action for action in parser._actions if action.dest != "help"]
+    actions = [action for action in parser._actions if action.dest not in ("help", "version")]
     yield (
         "\n".join(
             item(action.option_strings, [_kind(action), f"default `{action.default}`"], action.help or "")

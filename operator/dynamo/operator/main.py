@@ -129,7 +129,22 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--host", default="0.0.0.0", help="Address to serve /healthz, /readyz and /metrics on.")
     parser.add_argument("--port", type=int, default=8080, help="Port to serve them on.")
+    parser.add_argument("-V", "--version", action=_Version, nargs=0, help="Print the version.")
     return parser
+
+
+class _Version(argparse.Action):
+    """Looks the version up where it is asked for, as the other programs do."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            text = version("dynamo-pipelines")
+        except PackageNotFoundError:
+            text = "unknown (not installed as a package)"
+        sys.stdout.write(f"{text}\n")
+        parser.exit()
 
 
 def _lacking(error: ImportError) -> NoReturn:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from dynamo.cli.help_text import WIDTH, folded
 from dynamo.cli.main import _COMMANDS, dynamo
 from dynamo.cli.run.main import command
+from dynamo.operator.main import main as operator
 
 
 @pytest.mark.parametrize("name", ["", *sorted(_COMMANDS.keys() - {"run"})])
@@ -22,6 +23,13 @@ def test_help_fits_and_names_the_version(name: str) -> None:
     assert [line for line in done.output.splitlines() if len(line) > 80] == []
     versions = {runner.invoke(dynamo, asked).output for asked in ([*words, "-V"], ["version"])}
     assert len(versions) == 1, versions
+
+
+def test_the_operator_names_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    """The same one, though it has a parser of its own."""
+    with pytest.raises(SystemExit) as ended:
+        operator(["-V"])
+    assert (ended.value.code, capsys.readouterr().out) == (0, CliRunner().invoke(dynamo, ["-V"]).output)
 
 
 def test_help_of_run_fits() -> None:

@@ -70,6 +70,9 @@ class RunSettings:
         WorkerSettings, "dyn_reasoning_parser",
         help="Parser that extracts `reasoning_content` from the output (worker side; docs/how-to/serve/tools.md).",
     )  # fmt: skip
+    tokenizer: str = like(
+        FrontendSettings, "tokenizer", help="Tokenizer library; chats use the one that loads at once where it is auto."
+    )
     extra_engine_args: str = setting("", "JSON file with arguments for the engine, by its own names.")
     request_template: str = setting(
         "", "JSON file with what requests get that leave it out: model, temperature, max_completion_tokens."
