@@ -136,6 +136,23 @@ async def test_thousands_of_frames_overtake_the_first(memory: Any, reader: Any, 
     await memory.close()
 
 
+async def test_a_lost_frame_costs_no_stream_that_comes_later(memory: Any, reader: Any, until: Any) -> None:
+    """The bus lost the first, and thousands behind it held the stream up: only who waited for it fails."""
+    server, instance = await memory.worker(from_generator(count), direct=True)
+    caller = await memory.caller(direct=True)
+    memory.network.drop = lambda subject, _: subject.endswith(".s")
+    first, _ = start(caller, instance, 5000, reader)
+    await until("it is held up", lambda: any(inbox.early.held for inbox in caller._direct._links))
+    later, _ = start(caller, instance, 50, reader)
+    error = await first.end()
+    assert error is not None
+    assert error.code == "incomplete"
+    assert await later.end() is None
+    assert later.items == list(range(50))
+    assert len(caller._direct) == len(server._direct) == 1
+    await memory.close()
+
+
 async def test_who_was_not_told_the_secret_gets_nothing(memory: Any, reader: Any, until: Any) -> None:
     """A wrong proof, another worker's name, a used secret, no hello: hung up on, and no frame is taken."""
     holding = Holding()

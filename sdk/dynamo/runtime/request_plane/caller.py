@@ -235,8 +235,10 @@ class Caller:
             if self._direct is not None:
                 self._direct.hang_up(inbox)
             return
-        before = inbox.verdict
-        inbox.receive(frame, self._clock())
+        before, now = inbox.verdict, self._clock()
+        inbox.receive(frame, now)
+        if inbox.early.since is not None:
+            self._arm(now)  # also where nothing is open: what waits, or holds the stream up, must end
         self._act(inbox, before)
 
     def _complain(self, here: Listening, message: Message, error: Exception) -> None:
@@ -334,10 +336,10 @@ class Caller:
             self._sit_out(inbox, now)
             return inbox.watched()
         self._sending.look_after(inbox, now)
-        before, gaps = inbox.verdict, inbox.gaps
+        before, gaps, held = inbox.verdict, inbox.gaps, inbox.early.held
         if inbox.tick(now):
             self._ping_inbox(inbox, now)
-        if inbox.gaps != gaps and self._direct is not None:
+        if inbox.gaps != gaps and not held and self._direct is not None:
             self._direct.hang_up(inbox)  # its stream doesn't bring what was sent
         self._act(inbox, before)
         return inbox.watched()

@@ -45,6 +45,11 @@ class EarlyFrames:
         self._until = 0.0
         self._paused = False
 
+    @property
+    def held(self) -> bool:
+        """Tell whether the stream is held up: what is missing then is the bus's, and the stream has what follows."""
+        return self._paused
+
     def unlink(self, now: float) -> None:
         """Note that the stream has ended."""
         self.linked, self.flow, self._paused, self._until = False, None, False, now + OVERLAP

@@ -107,7 +107,11 @@ class FrameStream(asyncio.Protocol):
         self._paused, self._resuming = False, None
         data = b"".join(self._parts)
         self._parts.clear()
-        self._read(data)
+        try:
+            self._read(data)
+        except BaseException:  # what asyncio does where it calls `data_received`
+            self.abort()
+            raise
         if self._transport is not None and self.open and not self._paused:
             self._transport.resume_reading()
 
