@@ -52,7 +52,7 @@ _SAMPLING: Final[Texts] = {
     "guided_backend": "Constraint library, where the engine has a choice.",
     "guided_whitespace_pattern": "White space between JSON tokens, where the engine supports it.",
     "user": _UNUSED,
-    "metadata": _UNUSED,
+    "metadata": "Accepted and ignored; at most 16 keys of 64 characters.",
     "service_tier": "Answered with `default`, the only tier.",
     "nvext": _NVEXT,
     "bad_words": "Words that the answer doesn't have; those of several tokens on mocker and vllm only.",
@@ -105,7 +105,7 @@ _RESPONSES: Final[Texts] = {
             "repetition_penalty", "seed", "stop", "min_tokens", "ignore_eos", "nvext",
         )
     },
-    "metadata": "Returned with the response.",
+    "metadata": "Returned with the response; at most 16 keys of 64 characters.",
     "user": "Returned with the response.",
     "input": "Text, or the items of the conversation.",
     "instructions": "System message in front of the input.",
@@ -227,7 +227,7 @@ FIELD_TEXTS: Final[Mapping[str, Texts]] = {
         "format": "JSON schema that the answer follows.",
     },
     "ConversationRef": {"id": _CONVERSATION},
-    "ConversationRequest": {"items": _ITEMS, "metadata": "Returned with the conversation."},
+    "ConversationRequest": {"items": _ITEMS, "metadata": "Returned with the conversation; at most 16 keys."},
     "ConversationItems": {"items": _ITEMS},
     "ConversationChange": {"metadata": "Takes the place of the metadata before."},
     "Nvext": {

@@ -12,6 +12,8 @@ CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"
 USER = [{"role": "user", "content": "hi"}]
 TOOLS = [{"type": "function", "function": {"name": "f"}}]
+CALLS = {"role": "assistant", "tool_calls": [{"id": f"c{n}", "function": {"name": "f"}} for n in range(4)]}
+RESULTS = [{"role": "tool", "tool_call_id": f"c{n}", "content": "x"} for n in range(4)]
 
 
 def chat(**fields: Any) -> dict[str, Any]:
@@ -85,6 +87,9 @@ CASES: list[tuple[str, Any, int, str | None, str]] = [
      "messages[1].tool_calls[0].id", "missing_required_parameter"),
     (CHAT, chat(messages=[*USER, {"role": "assistant", "tool_calls": [{"id": "c", "function": {}}]}]), 400,
      "messages[1].tool_calls[0].function.name", "missing_required_parameter"),
+    (CHAT, chat(messages=[*USER, CALLS, *RESULTS[:3]]), 400, "messages[1]", "invalid_value"),
+    (CHAT, chat(messages=[*USER, CALLS, *RESULTS[1:], *USER, RESULTS[0]]), 400, "messages[1]", "invalid_value"),
+    (CHAT, chat(messages=[*USER, CALLS, *USER]), 400, "messages[1]", "invalid_value"),
     (CHAT, chat(tools=[{"function": {"name": "f"}}]), 400, "tools[0].type", "missing_required_parameter"),
     (CHAT, chat(tools=[{"type": "function"}]), 400, "tools[0].function", "missing_required_parameter"),
     (CHAT, chat(tools=[{"type": "function", "function": {}}]), 400, "tools[0].function.name",
@@ -288,6 +293,16 @@ def test_a_whole_tool_conversation_is_taken(served: Any) -> None:
         {"role": "assistant", "reasoning_content": "hm"}, *USER,
     ]  # fmt: skip
     assert served.post(CHAT, chat(messages=turns, tools=TOOLS, max_tokens=1)).status_code == 200
+
+
+def test_calls_without_a_result_are_named_briefly(served: Any) -> None:
+    """An error names the calls that nobody answered, three at most; ids may be the same in another turn."""
+    again = [*USER, CALLS, *RESULTS, CALLS, *RESULTS[::-1]]
+    taken = served.post(CHAT, chat(messages=again, max_tokens=1))
+    assert taken.status_code == 200, taken.text
+    refused = error_of(served.post(CHAT, chat(messages=[*again, CALLS])))
+    assert refused["param"] == "messages[11]"
+    assert "none answers 'c0', 'c1', 'c2' and others." in refused["message"]
 
 
 def test_request_id_is_echoed_or_made(served: Any) -> None:

@@ -165,6 +165,7 @@ def test_forced_tools_and_schemas(talking: Any, speaker: Any) -> None:
 
 
 IMAGE: Any = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "x"}}
+USE: Any = {"type": "tool_use", "id": "t", "name": "f", "input": {}}
 RESULT: Any = {"type": "tool_result", "tool_use_id": "t", "content": "x"}
 MISTAKES: Final[list[tuple[dict[str, Any], str]]] = [
     ({"max_tokens": None}, "max_tokens"),
@@ -173,6 +174,11 @@ MISTAKES: Final[list[tuple[dict[str, Any], str]]] = [
     ({"messages": [{"role": "user"}]}, "messages[0].content"),
     ({"messages": [{"role": "user", "content": [IMAGE]}]}, "messages[0].content[0]: the model 'm' takes no images"),
     ({"messages": [{"role": "user", "content": [RESULT]}]}, "messages[0].content[0].tool_use_id: no call"),
+    (
+        {"messages": [{"role": "assistant", "content": [USE]}, {"role": "user", "content": "x"}]},
+        "messages: each tool call needs its result before the model can go on; these have none: 't'.",
+    ),
+    ({"service_tier": "flex"}, "service_tier"),
     ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0]"),
     ({"messages": [*ASK, {"role": "assistant", "content": "I"}]}, "messages: the last one is the assistant's"),
     ({"system": [IMAGE]}, "system[0]"),

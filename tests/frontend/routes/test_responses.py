@@ -225,6 +225,7 @@ MISTAKES: Final[list[tuple[dict[str, Any], str, str]]] = [
     ({"input": [{"type": ["a"]}]}, "input[0]", "unsupported_value"),
     ({"input": [{"type": "function_call_output", "call_id": "c", "output": "x"}]}, "input[0].call_id",
      "invalid_value"),
+    ({"input": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": ""}]}, "input", "invalid_value"),
     ({"input": [{"type": "function_call", "call_id": "c", "name": "", "arguments": ""}]}, "input[0].name",
      "invalid_type"),
     ({"tools": [{"type": "file_search"}]}, "tools[0]", "unsupported_value"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
@@ -64,7 +64,7 @@ class MessagesRequest(Prompt, kw_only=True):
     top_p: Unit | None = None
     top_k: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
     metadata: Options | None = None
-    service_tier: Word | None = None
+    service_tier: Literal["auto", "standard_only"] | None = None
     thread: Options | None = None
     nvext: Annotated[Nvext, size(512 * KB)] | None = None
 

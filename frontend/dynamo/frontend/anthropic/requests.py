@@ -84,7 +84,7 @@ def prompt_of(request: Prompt) -> tuple[dict[str, Any], ApiError | None]:
     if system := system_of(request.system):
         chat.system(system)
     add_messages(chat, request.messages)
-    asked: dict[str, Any] = {"messages": chat.messages(), **_tools(request), **_form(request)}
+    asked: dict[str, Any] = {"messages": chat.messages("messages"), **_tools(request), **_form(request)}
     variables: dict[str, Any] = {}
     if request.thinking is not None:
         if request.thinking.type not in _THINKING:

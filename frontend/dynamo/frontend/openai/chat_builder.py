@@ -6,7 +6,8 @@ system says before anybody else has spoken is one message, too, since many templ
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final
 
 from dynamo.frontend.errors import ApiError, bad_request, shown
@@ -27,11 +28,16 @@ class ChatBuilder:
     def __init__(self) -> None:
         self._turns: list[Message] = []
         self._calls: set[str] = set()
+        self._waiting: dict[str, None] = {}
+        """Calls of the turn before that have no result yet, in their order."""
         self.problem: ApiError | None = None
         """The first thing that no schema can say: it is raised once the model is known."""
 
-    def messages(self) -> list[Message]:
-        """Return the chat's `messages`."""
+    def messages(self, place: str) -> list[Message]:
+        """Return the chat's `messages`; note calls without a result as a problem of the field `place`."""
+        if self._waiting:
+            text = f"{place}: each tool call needs its result before the model can go on; these have none: "
+            self.refuse(bad_request(f"{text}{first_ids(self._waiting)}.", place))
         return [_joined(turn) for turn in self._turns]
 
     def system(self, text: str) -> None:
@@ -56,6 +62,7 @@ class ChatBuilder:
     def call(self, call_id: str, name: str, arguments: str) -> None:
         """Add a tool that the assistant called."""
         self._calls.add(call_id)
+        self._waiting[call_id] = None
         function = {"name": name, "arguments": arguments}
         calls = self._turn().setdefault("tool_calls", [])
         if len(calls) < MAX_TOOLS:
@@ -73,6 +80,7 @@ class ChatBuilder:
         if call_id not in self._calls:
             text = f"{place}: no call with the id {shown(call_id)} stands before this result."
             self.refuse(bad_request(text, place))
+        self._waiting.pop(call_id, None)
         self._turns.append({"role": "tool", "tool_call_id": call_id, "content": [*content]})
 
     def _turn(self) -> Message:
@@ -80,6 +88,12 @@ class ChatBuilder:
         if not self._turns or self._turns[-1]["role"] != ASSISTANT:
             self._turns.append({"role": ASSISTANT, "content": []})
         return self._turns[-1]
+
+
+def first_ids(ids: Iterable[str]) -> str:
+    """Return the first three ids, as an error shows them."""
+    named = list(islice(ids, 4))
+    return ", ".join(shown(name) for name in named[:3]) + (" and others" if len(named) > 3 else "")
 
 
 def _joined(turn: Message) -> Message:

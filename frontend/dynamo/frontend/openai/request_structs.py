@@ -48,6 +48,8 @@ Prompt: TypeAlias = Annotated[Any, size(WHOLE_BODY)]
 Text: TypeAlias = Annotated[str, size(WHOLE_BODY)]
 Schema: TypeAlias = Annotated[Any, size(256 * KB)]
 Options: TypeAlias = Annotated[dict[str, Any], Meta(max_length=256, extra={SIZE: 64 * KB})]
+Metadata: TypeAlias = Annotated[dict[Word, Any], Meta(max_length=16, extra={SIZE: 64 * KB})]
+Tier: TypeAlias = Literal["auto", "default", "flex", "scale", "priority"]
 Tools: TypeAlias = Annotated[list[dict[str, Any]], Meta(max_length=MAX_TOOLS, extra={SIZE: 1024 * KB})]
 
 
@@ -91,8 +93,8 @@ class Sampling(Struct, kw_only=True):
     stop: StopString | Annotated[list[StopString], Meta(max_length=MOST_STOPS)] | None = None
     logit_bias: Annotated[dict[TokenKey, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=1024)] | None = None
     user: Name | None = None
-    metadata: Options | None = None
-    service_tier: Word | None = None
+    metadata: Metadata | None = None
+    service_tier: Tier | None = None
     min_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
     top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
     min_p: Unit | None = None

@@ -75,7 +75,7 @@ def read_responses(body: dict[str, Any], before: Sequence[Item] = ()) -> Respons
         chat.system(request.instructions)
     add_items(chat, before, "previous_response_id" if request.conversation is None else "conversation")
     add_items(chat, items)
-    messages = chat.messages()
+    messages = chat.messages("input")
     if not messages:
         raise bad_request("input: there is nothing to answer; send text, or at least one item.", "input")
     tools, kinds = read_tools(request.tools or [])

@@ -13,12 +13,14 @@ from dynamo.frontend.openai.request_structs import (
     SIZE,
     WHOLE_BODY,
     Count,
+    Metadata,
     Name,
     Options,
     Penalty,
     Seed,
     StopString,
     Text,
+    Tier,
     Tools,
     Unit,
     Word,
@@ -67,13 +69,13 @@ class ConversationRequest(Struct):
     """POST /v1/conversations."""
 
     items: Annotated[list[dict[str, Any]], Meta(max_length=MOST_ITEMS), size(WHOLE_BODY)] | None = None
-    metadata: Options | None = None
+    metadata: Metadata | None = None
 
 
 class ConversationChange(Struct):
     """POST /v1/conversations/ID."""
 
-    metadata: Options
+    metadata: Metadata
 
 
 class ResponsesRequest(Struct, kw_only=True):
@@ -98,7 +100,7 @@ class ResponsesRequest(Struct, kw_only=True):
     reasoning: ReasoningOptions | None = None
     include: Annotated[list[Word], Meta(max_length=16)] | None = None
     truncation: Literal["auto", "disabled"] | None = None
-    metadata: Options | None = None
+    metadata: Metadata | None = None
     store: bool | None = None
     previous_response_id: Name | None = None
     background: bool | None = None
@@ -108,7 +110,7 @@ class ResponsesRequest(Struct, kw_only=True):
     safety_identifier: Name | None = None
     prompt_cache_key: Name | None = None
     prompt_cache_retention: Word | None = None
-    service_tier: Word | None = None
+    service_tier: Tier | None = None
     top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
     min_p: Unit | None = None
     presence_penalty: Penalty | None = None

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from dynamo.frontend.errors import ApiError, bad_request, shown
+from dynamo.frontend.openai.chat_builder import first_ids
 from dynamo.frontend.openai.constraints import NAME, NAME_FORM
 from dynamo.frontend.openai.request_structs import ChatRequest, Message
 from dynamo.llm.processing.image_prompts import KINDS as IMAGE_KINDS
@@ -36,16 +37,30 @@ def check_conversation(body: Mapping[str, Any], request: ChatRequest) -> None:
 def _check_messages(raw: Sequence[Mapping[str, Any]], messages: Sequence[Message], begin: int) -> None:
     """Look closely at the messages from the first one that isn't plain text."""
     called: set[str] = set()
+    waiting: dict[str, int] = {}
     for index in range(begin, len(messages)):
         message, where = messages[index], f"messages[{index}]"
         if message.role == _TOOL:
             _check_answer(message, where, called)
+            waiting.pop(message.tool_call_id or "", None)
+        elif waiting:
+            break
         for number, call in enumerate(message.tool_calls or ()):
-            called.add(_check_call(call, f"{where}.tool_calls[{number}]"))
+            called.add(call_id := _check_call(call, f"{where}.tool_calls[{number}]"))
+            waiting[call_id] = index
         if message.role in _TEXT_ONLY and not isinstance(message.content, str):
             _check_text(message.content or (), message.role, f"{where}.content")
         if not message.content and not isinstance(message.content, str):
             _check_silence(raw[index], message, f"{where}.content")
+    if waiting:
+        raise _unanswered(waiting)
+
+
+def _unanswered(waiting: Mapping[str, int]) -> ApiError:
+    """Return the 400 of calls that another message follows, or none, before their results."""
+    where = f"messages[{next(iter(waiting.values()))}]"
+    text = f"{where}: each of its tool calls needs a message of role tool next; none answers {first_ids(waiting)}."
+    return bad_request(text, where)
 
 
 def _check_text(parts: Sequence[Mapping[str, Any]], role: str, where: str) -> None:
