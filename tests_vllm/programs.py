@@ -19,6 +19,7 @@ from tests.waiting import eventually
 
 RUN: Final = "dynamo.cli.run"
 WORKER: Final = "dynamo.worker"
+FRONTEND: Final = "dynamo.frontend"
 PATIENCE: Final = 900.0
 """A start of vLLM on a busy machine."""
 

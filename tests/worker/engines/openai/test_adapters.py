@@ -75,6 +75,23 @@ async def test_each_is_a_model_while_it_is_listed() -> None:
         assert cards(runtime) == {}
 
 
+async def test_those_found_before_anybody_listens_are_told() -> None:
+    """A registration may take longer than the first look at the server, whose adapters are served all the same."""
+    async with ScriptedServer() as server:
+        server.replies["/v1/models"] = listed("sql")
+        arguments = json.dumps({"url": server.url, "api": "openai", "check_secs": 1})
+        settings = WorkerSettings(engine="openai", engine_args=arguments, endpoint=str(PATH))
+        engine = create_engine(settings, open_model(None, name="mine"))
+        await engine.start()
+        try:
+            await until("it has looked twice", lambda: server.asked.count("/health") > 1)
+            told: list[list[str]] = []
+            engine.on_adapters(lambda names: told.append(list(names)))
+            assert told == [["sql"]]
+        finally:
+            await engine.stop()
+
+
 def test_lists_of_any_form_are_read() -> None:
     """What adapts another model, or isn't what it should be, is none of ours."""
     odd: list[Any] = [

@@ -85,6 +85,7 @@ class ServerWatch:
     def on_adapters(self, tell: Callable[[Sequence[str]], None]) -> None:
         """Tell the adapters that can be asked now, and whenever they change; none while the server is away."""
         self._on_adapters = tell
+        self._told_adapters = ()  # it looks since the start: what it noticed before, nobody heard
         self._tell_adapters()
 
     def load(self) -> EngineLoad:
