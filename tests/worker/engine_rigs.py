@@ -86,7 +86,11 @@ SGLANG: Final = json.dumps({
 })  # fmt: skip
 """In float32, as vLLM's."""
 STOCK: Final = {
-    "vllm": ("vllm.entrypoints.openai.api_server", "--model", VLLM),
+    "vllm": (
+        "vllm.entrypoints.openai.api_server",
+        "--model",
+        json.dumps({**json.loads(VLLM), "enable-prompt-tokens-details": True}),
+    ),
     "sglang": ("sglang.launch_server", "--model-path", SGLANG),
 }
 """Module of the server, its flag for the model, and options."""

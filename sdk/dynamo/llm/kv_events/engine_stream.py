@@ -43,6 +43,11 @@ class EngineStream:
         """What was wrong with the last batch that could not be read."""
 
     @property
+    def silent(self) -> bool:
+        """Tell whether nothing has come yet."""
+        return self._last is None and not self._next
+
+    @property
     def misfits(self) -> int:
         """Count the blocks of another size than ours."""
         return sum(blocks.misfits for blocks in self._ranks.values())

@@ -14,6 +14,7 @@ from dynamo.llm.protocols import PreprocessedRequest, TextRequest
 from dynamo.runtime.context import Context
 from dynamo.runtime.names import EndpointPath, InstanceKey
 from dynamo.runtime.runtime import DistributedRuntime
+from dynamo.worker.engine import Adapting
 from dynamo.worker.engines import create_engine
 from dynamo.worker.engines.openai.dialects import DIALECTS
 from dynamo.worker.engines.openai.discovery import adapters_of
@@ -82,6 +83,7 @@ async def test_those_found_before_anybody_listens_are_told() -> None:
         arguments = json.dumps({"url": server.url, "api": "openai", "check_secs": 1})
         settings = WorkerSettings(engine="openai", engine_args=arguments, endpoint=str(PATH))
         engine = create_engine(settings, open_model(None, name="mine"))
+        assert isinstance(engine, Adapting)
         await engine.start()
         try:
             await until("it has looked twice", lambda: server.asked.count("/health") > 1)

@@ -8,12 +8,20 @@ from typing import Final
 
 import msgspec
 
-from dynamo.llm.protocols import COMPLETION_TOKENS, EOS, LENGTH, PROMPT_TOKENS, PreprocessedRequest, TextRequest
+from dynamo.llm.protocols import (
+    CACHED_TOKENS,
+    COMPLETION_TOKENS,
+    EOS,
+    LENGTH,
+    PROMPT_TOKENS,
+    PreprocessedRequest,
+    TextRequest,
+)
 from dynamo.runtime.errors import CapacityExceeded, Disconnected, DynamoException, EngineError, InvalidArgument
 from dynamo.worker.engines.openai import text_requests
 from dynamo.worker.engines.openai.dialects import Call, Dialect, fault
 from dynamo.worker.engines.openai.server_faults import CONTEXT, USAGE, ServerFaults
-from dynamo.worker.engines.support.open_requests import OpenRequests
+from dynamo.worker.engines.support.open_requests import EngineOutput, OpenRequests
 from dynamo.worker.engines.support.request_checks import left
 
 _KEPT_FREE: Final = 16
@@ -32,6 +40,9 @@ class TokensAnswer:
         self._dialect, self._request, self._room = dialect, request, room
         self._reader = dialect.reader(request)
         self._made: list[int] = []
+        self._most = left(request, room)
+        self._last: EngineOutput | None = None
+        """The tokens that fill the answer: they wait for the server's counts, which come right after them."""
 
     @property
     def begun(self) -> bool:
@@ -46,6 +57,11 @@ class TokensAnswer:
         self._made += piece.ids
         if piece.finish is not None and self._reader.usage_report is not None:
             self._compare(piece.finish)
+        if self._last is not None:
+            piece, self._last = _joined(self._last, piece), None
+        elif piece.finish is None and len(self._made) >= self._most:
+            self._last = piece
+            return False
         return self._open.hand(task, piece)
 
     def refused(self, status: int, body: bytes) -> None:
@@ -58,7 +74,7 @@ class TokensAnswer:
         prompt = len(self._request.token_ids)
         self._faults.check_usage(self._reader.usage_report, prompt)
         if finish == LENGTH:
-            self._faults.check_length(len(self._made), left(self._request, self._room), prompt)
+            self._faults.check_length(len(self._made), self._most, prompt)
 
     def end(self, task: asyncio.Task[None]) -> Call:
         """Return the call that goes on; `Disconnected` where the server closed the stream without an end."""
@@ -66,6 +82,13 @@ class TokensAnswer:
         if call is None:
             raise Disconnected("the server ended the stream without saying why")
         return call
+
+
+def _joined(last: EngineOutput, end: EngineOutput) -> EngineOutput:
+    """Return both as one, whose tokens bring what was cached: a frontend that has them all hears no more."""
+    cached = {name: value for name, value in (end.ending or {}).items() if name == CACHED_TOKENS}
+    extras = {**(last.extras or {}), **(end.extras or {}), **cached}
+    return EngineOutput([*last.ids, *end.ids], extras or None, end.finish, end.ending)
 
 
 class TextAnswer:

@@ -50,6 +50,8 @@ log = logging.getLogger(__name__)
 _NO_LIMIT: Final = 1 << 31
 _MOST_ERROR_BYTES: Final = 64 << 10
 _STOP_SECONDS: Final = 5.0
+_SILENT_PROMPTS: Final = 20
+"""Prompts that a server with KV events can't have computed without one."""
 
 
 class OpenAiServer:
@@ -71,6 +73,8 @@ class OpenAiServer:
         self._connections: Connections | None = None
         self._watch: ServerWatch | None = None
         self._native: NativeKvEvents | None = None
+        self._prompts = 0
+        """Prompts that filled a KV block."""
         self._waits = ""
         """What the start waits for."""
 
@@ -137,7 +141,7 @@ class OpenAiServer:
             return EngineFacts(context_length=context, tool_call_parser=text_requests.TOOL_PARSER,
                                reasoning_parser=text_requests.REASONING_PARSER)  # fmt: skip
         blocks = load.blocks if load is not None else None
-        size = (load.block_size if load is not None else None) or self._block_size
+        size = self._block_size = (load.block_size if load is not None else None) or self._block_size
         ranks = self._server.data_parallel_size
         if self._server.kv_events:
             self._native = NativeKvEvents(
@@ -181,7 +185,16 @@ class OpenAiServer:
 
     def remarks(self) -> list[str]:
         """Return what its user should know, as `Remarking` has it."""
-        return ([self._waits] if self._waits else []) + self._faults.remarks()
+        return [*filter(None, (self._waits, self._silence())), *self._faults.remarks()]
+
+    def _silence(self) -> str:
+        """Return what is wrong where a server that should publish KV events never did."""
+        if self._native is None or self._prompts < _SILENT_PROMPTS or not self._native.silent:
+            return ""
+        return (
+            f"no KV event came from {self._server.kv_events} with {self._prompts} prompts: the server has to listen "
+            "there; vLLM does with its endpoint tcp://*:PORT, and connects with any other"
+        )
 
     def on_away(self, tell: Callable[[str], None]) -> None:
         """Tell why the server can't be asked, as `Absent` has it."""
@@ -216,6 +229,7 @@ class OpenAiServer:
             return self._begin(text_requests.call(request, name), answer, sink)
         assert self._dialect is not None, "it has started"
         check_ids(request, self._model.card.vocab_size)  # SGLang's server dies of one that it hasn't got
+        self._prompts += not adapter and len(request.token_ids) >= self._block_size
         room = room_for(request, self._context)
         if request.stop_conditions.max_tokens == 0:
             return nothing_wanted(sink)

@@ -35,6 +35,11 @@ class NativeKvEvents:
             for rank in ranks
         ]  # fmt: skip
 
+    @property
+    def silent(self) -> bool:
+        """Tell whether no rank has published anything yet."""
+        return all(source.stream.silent for source in self.sources)
+
     def on_kv(self, listener: KvListener) -> None:
         """Listen as `KvCaching` has it."""
         self._listener = listener
