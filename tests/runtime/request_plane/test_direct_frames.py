@@ -13,6 +13,7 @@ import pytest
 from tests.runtime.request_plane.streams import Holding, count, start
 
 from dynamo.runtime.names import new_id
+from dynamo.runtime.request_plane import caller as caller_module
 from dynamo.runtime.request_plane import direct_frames
 from dynamo.runtime.request_plane.direct_frames import MOST_GREETING, DirectSender, worker_proof
 from dynamo.runtime.request_plane.early_frames import ENOUGH
@@ -150,6 +151,23 @@ async def test_a_lost_frame_costs_no_stream_that_comes_later(memory: Any, reader
     assert await later.end() is None
     assert later.items == list(range(50))
     assert len(caller._direct) == len(server._direct) == 1
+    await memory.close()
+
+
+async def test_a_bus_that_stays_away_holds_no_stream_up(
+    memory: Any, reader: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It can't bring what is missing: after its time what came counts, and the worker's stream is read again."""
+    monkeypatch.setattr(caller_module, "OUTAGE", 0.2)
+    _, instance = await memory.worker(from_generator(count), direct=True)
+    caller = await memory.caller(direct=True)
+    memory.network.drop = lambda subject, _: subject.endswith(".s")
+    sink, _ = start(caller, instance, 5000, reader)
+    await until("it is held up", lambda: any(inbox.early.held for inbox in caller._direct._links))
+    (inbox,) = caller._direct._links
+    memory.buses[-1].disconnect()
+    assert (await sink.end()).code == "incomplete"
+    await until("it is read again", lambda: not inbox.early.held and inbox.early.since is None)
     await memory.close()
 
 

@@ -13,7 +13,7 @@ from dynamo.runtime.names import EndpointPath, InstanceKey
 from dynamo.runtime.request_plane.call import OpenStream
 from dynamo.runtime.request_plane.early_frames import ENOUGH, MOST, OVERLAP
 from dynamo.runtime.request_plane.inbox import SETTLE, Inbox
-from dynamo.runtime.request_plane.wire import Item, StepFrame
+from dynamo.runtime.request_plane.wire import Item, Pong, StepFrame
 
 KEY = InstanceKey(EndpointPath("n", "c", "e"), 7)
 
@@ -113,6 +113,102 @@ def test_a_stream_is_held_up_while_enough_waits() -> None:
     assert held.calls == ["pause", "resume"] * 2
     client.inbox.unlink(2.0)
     assert client.inbox.early.flow is None
+
+
+def test_each_missing_frame_has_its_own_wait() -> None:
+    """A bus that catches up has time for the next one; a second gap doesn't go with the first."""
+    client = Client()
+    for seq in (1, 3, 5):
+        client.frame(seq)
+    client.inbox.tick(SETTLE * 0.9)
+    client.frame(2, SETTLE * 0.9)
+    client.inbox.tick(SETTLE * 1.8)
+    assert (client.items, client.ends) == ([1, 2, 3], [])
+    client.frame(4, SETTLE * 1.8)
+    assert (client.items, client.ends, client.inbox.early.since) == ([1, 2, 3, 4, 5], [], None)
+
+
+def test_a_gap_that_comes_later_is_waited_for_on_its_own() -> None:
+    """The first gap costs the streams that were open then; one that began behind it is whole."""
+    client, items, ends = Client(), [], []  # type: ignore[var-annotated]
+    client.frame(1)
+    client.frame(3)
+    client.inbox.open(OpenStream(2, lambda data, _: items.append(data), ends.append), 0.1)
+    client.inbox.receive(StepFrame(1, 7, 4, [2], [Item(2, "a")]), 0.1)
+    client.inbox.receive(StepFrame(1, 7, 6, [], [Item(2, "c")]), 0.2)
+    client.inbox.tick(SETTLE)
+    assert ([end and end.code for end in client.ends], items, ends) == (["incomplete"], ["a"], [])
+    client.inbox.receive(StepFrame(1, 7, 5, [], [Item(2, "b")]), SETTLE + 0.1)
+    assert (items, ends, client.inbox.gaps) == (["a", "b", "c"], [], 1)
+
+
+def test_old_gaps_end_together() -> None:
+    """What has waited for long enough already gets no new wait: a held stream goes on after one."""
+    client, held = Client(), Held()
+    client.inbox.link(0, held)
+    for seq in range(2, 2 + 2 * ENOUGH, 2):
+        client.frame(seq)
+    client.inbox.tick(SETTLE)
+    assert (held.calls, client.inbox.early.since) == (["pause", "resume"], None)
+
+
+def test_a_pong_ends_only_waits_that_it_speaks_of() -> None:
+    """Numbers above the one that it names were sent later, and may still be on their way."""
+    client = Client()
+    client.frame(1)
+    client.inbox.pong(Pong(1, [1]), 0.0, 0.0)
+    client.frame(3, SETTLE * 0.9)
+    client.inbox.tick(SETTLE)
+    assert client.ends == []
+    client.frame(2, SETTLE * 1.5)
+    assert (client.items, client.ends, client.inbox.gaps) == ([1, 2, 3], [], 0)
+    client.frame(5, 2.0)
+    client.inbox.pong(Pong(4, [1]), 2.0, 2.0 - SETTLE)
+    client.inbox.tick(2.0)
+    assert ([end and end.code for end in client.ends], client.inbox.early.since) == (["incomplete"], None)
+
+
+def test_a_pong_waits_while_the_stream_is_held_up() -> None:
+    """Frames of which it speaks are in that stream, and nobody reads it."""
+    client, held = Client(), Held()
+    client.inbox.link(0, held)
+    for seq in range(2, 2 + ENOUGH):
+        client.frame(seq, SETTLE)
+    client.inbox.pong(Pong(2 + ENOUGH, [1]), 0.0, 0.0)
+    client.inbox.tick(SETTLE * 1.5)
+    client.frame(1, SETTLE * 1.6)
+    client.inbox.tick(SETTLE * 1.7)
+    client.frame(2 + ENOUGH, SETTLE * 1.8)
+    client.inbox.tick(SETTLE * 3)
+    assert (client.ends, len(client.items), held.calls) == ([], ENOUGH + 2, ["pause", "resume"])
+
+
+def test_seconds_without_a_bus_do_not_count_and_no_more_than_those() -> None:
+    """What came before waits as much longer; what came after a standstill of ours waits no longer than ever."""
+    client = Client()
+    client.frame(1)
+    client.frame(3, 10.0)
+    client.inbox.postpone(5.0, 15.0)
+    client.inbox.tick(15.0 + SETTLE * 0.9)
+    assert client.ends == []
+    client.inbox.postpone(60.0, 15.0 + SETTLE)
+    client.inbox.tick(15.0 + SETTLE * 2)
+    assert len(client.ends) == 1
+
+
+def test_a_heartbeat_after_the_overlap_does_not_lose_what_is_kept() -> None:
+    """Only what is missing of the numbers up to its own is lost, and numbers never go backwards."""
+    client, items, ends = Client(), [], []  # type: ignore[var-annotated]
+    client.frame(1)
+    client.inbox.unlink(0.0)
+    client.frame(3, OVERLAP * 0.9)
+    client.inbox.open(OpenStream(2, lambda data, _: items.append(data), ends.append), OVERLAP * 0.9)
+    client.inbox.receive(StepFrame(1, 7, 4, [2], [Item(2, "a")]), OVERLAP * 0.95)
+    client.beat(4, OVERLAP * 1.01)
+    assert ([end and end.code for end in client.ends], items, ends) == (["incomplete"], ["a"], [])
+    client.inbox.receive(StepFrame(1, 7, 5, [], [Item(2, "b")]), OVERLAP * 1.02)
+    client.inbox.tick(OVERLAP * 2)
+    assert (items, ends, client.inbox.repeats, client.inbox.gaps) == (["a", "b"], [], 0, 1)
 
 
 def test_one_way_alone_has_gaps_at_once() -> None:

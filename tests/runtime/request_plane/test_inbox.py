@@ -314,7 +314,7 @@ def test_time_in_which_we_were_held_up_does_not_count() -> None:
     """A stalled loop of our own must not look like a dead worker."""
     client = Client(1)
     client.frame(1, accepted=[1])
-    client.inbox.postpone(10.0)
+    client.inbox.postpone(10.0, 10.0)
     assert client.tick_until(10.4, start=10.0) == []
     assert client.streams[1].ends == []
 

@@ -16,13 +16,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from dynamo.runtime.context import Context
-from dynamo.runtime.errors import (
-    Cancelled,
-    CannotConnect,
-    DynamoException,
-    InvalidArgument,
-    from_code,
-)
+from dynamo.runtime.errors import Cancelled, CannotConnect, DynamoException, InvalidArgument, from_code
 from dynamo.runtime.names import InstanceKey, frame_subject, reply_subject, request_subject
 from dynamo.runtime.process.tasks import TaskOwner
 from dynamo.runtime.request_plane.call import Call, Listening, OnEnd, OnItem
@@ -322,7 +316,7 @@ class Caller:
         for here in self._listening.values():
             for worker, inbox in tuple(here.inboxes.items()):
                 if late > TICK:
-                    inbox.postpone(late)
+                    inbox.postpone(late, now)
                 watched |= self._look_after(inbox, now)
                 if inbox.forgettable(now):
                     del here.inboxes[worker]
@@ -346,10 +340,12 @@ class Caller:
 
     def _sit_out(self, inbox: Inbox, now: float) -> None:
         """Sit out that the bus is away: nothing can be heard, so nobody is blamed; what waits too long is given up."""
-        inbox.postpone(TICK)
-        away = now - self._away_since if self._away_since is not None else 0.0
+        inbox.postpone(TICK, now)
+        away = now - (now if self._away_since is None else self._away_since)
         for stream in tuple(inbox.streams.values()) if away >= OUTAGE else ():
             inbox.end(stream, CannotConnect(_NOT_CONNECTED), now, tell=True)
+        if away >= OUTAGE and inbox.early.since is not None:
+            inbox.give_up(now)  # a stream that is held up would stay so
         for stream in tuple(inbox.pending.values()) if away >= HOLD else ():
             inbox.end(stream, CannotConnect(_NOT_CONNECTED), now)
 

@@ -30,18 +30,21 @@ class Flow(Protocol):
 class EarlyFrames:
     """What waits for its predecessors, in one client's sight of one worker."""
 
-    __slots__ = ("_paused", "_until", "claimed", "flow", "frames", "linked", "since")
+    __slots__ = ("_came", "_claimed_at", "_paused", "_until", "claimed", "flow", "frames", "linked", "since")
 
     def __init__(self) -> None:
         self.frames: dict[int, StepFrame] = {}
+        self._came: dict[int, float] = {}
+        """When each of them came."""
         self.claimed = 0
         """The last number that a heartbeat named, ahead of what came."""
+        self._claimed_at = 0.0
         self.linked = False
         """Whether the worker has a stream to this client."""
         self.flow: Flow | None = None
         """That stream, where it can be held up."""
         self.since: float | None = None
-        """When the first that waits came; None: nothing waits."""
+        """Since when the number is missing that is awaited now; None: nothing waits."""
         self._until = 0.0
         self._paused = False
 
@@ -58,10 +61,11 @@ class EarlyFrames:
         """Keep a frame before which numbers are missing; False: they are lost."""
         if not (self.linked or now < self._until) or len(self.frames) >= MOST:
             return False
-        if frame.heartbeat:
-            self.claimed = max(self.claimed, frame.seq)
-        else:
+        if not frame.heartbeat:
             self.frames[frame.seq] = frame
+            self._came.setdefault(frame.seq, now)
+        elif frame.seq > self.claimed:
+            self.claimed, self._claimed_at = frame.seq, now
         if self.since is None:
             self.since = now
         if len(self.frames) >= ENOUGH and self.flow is not None and not self._paused:
@@ -72,17 +76,37 @@ class EarlyFrames:
     def next(self, seq: int) -> StepFrame | None:
         """Take the frame of that number out, where it is here."""
         frame = self.frames.pop(seq, None)
-        if frame is None and not self.frames and self.claimed < seq:
+        if frame is not None:
+            self._came.pop(seq, None)
+        elif not self.frames and self.claimed < seq:
             self._over()
         return frame
 
-    def give_up(self) -> tuple[list[StepFrame], int]:
-        """Take all out, in order, and the number up to which frames were sent: what is missing won't come."""
-        frames, claimed = [self.frames[seq] for seq in sorted(self.frames)], self.claimed
-        self.frames.clear()
-        self.claimed = 0
-        self._over()
-        return frames, claimed
+    def overdue(self, now: float, seconds: float) -> int | None:
+        """Return the last of the awaited numbers once they have been missing for so long."""
+        if self.since is None or now - self.since < seconds:
+            return None
+        return min(self.frames) - 1 if self.frames else self.claimed
+
+    def take(self, last: int | None) -> list[StepFrame]:
+        """Take out what came of the numbers up to the last, or of all, in order."""
+        taken = [self.frames.pop(seq) for seq in sorted(self.frames) if last is None or seq <= last]
+        for frame in taken:
+            self._came.pop(frame.seq, None)
+        return taken
+
+    def wait_anew(self, now: float | None = None) -> None:
+        """Begin to wait for the next that is missing: from `now` on, or since what is behind it came."""
+        if now is None:
+            now = self._came[min(self._came)] if self._came else self._claimed_at
+        self.since = now
+
+    def postpone(self, seconds: float, now: float) -> None:
+        """Leave out so many seconds in which nothing could come; what came since waits from now on at the latest."""
+        if self.since is not None:
+            self.since = min(self.since + seconds, now)
+            self._claimed_at = min(self._claimed_at + seconds, now)
+            self._came = {seq: min(came + seconds, now) for seq, came in self._came.items()}
 
     def _over(self) -> None:
         """Note that nothing waits any more."""

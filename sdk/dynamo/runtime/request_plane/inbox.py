@@ -1,10 +1,9 @@
 """One worker as one client sees it: which frames came, which streams are open, whether it is alive.
 
-`Caller` feeds it frames, pongs and the time; it calls the streams' callbacks and keeps
-in `to_cancel` and the return values what is to be sent. Nothing here
-waits, sends or reads a clock, so losses, repeats, reorderings and restarts are played
-through by tables and by hypothesis. The rule that all of it serves: a stream delivers
-exactly the items that were sent, in order, or ends in one error.
+`Caller` feeds it frames, pongs and the time; it calls the streams' callbacks and keeps in `to_cancel` and the return
+values what is to be sent. Nothing here waits, sends or reads a clock, so losses, repeats, reorderings and restarts are
+played through by tables and by hypothesis. The rule that all of it serves: a stream delivers exactly the items that
+were sent, in order, or ends in one error.
 """
 
 from __future__ import annotations
@@ -54,9 +53,7 @@ class _Claim:
     __slots__ = ("asked", "due", "pong")
 
     def __init__(self, pong: Pong, asked: float, due: float) -> None:
-        self.pong = pong
-        self.asked = asked
-        self.due = due
+        self.pong, self.asked, self.due = pong, asked, due
 
 
 class Inbox:
@@ -118,9 +115,9 @@ class Inbox:
             self._bury(stream.stream, now)
         _call_end(stream, error)
 
-    def fail_all(self, error: DynamoException, now: float, *, tell: bool = True) -> None:
+    def fail_all(self, error: DynamoException, now: float) -> None:
         for stream in [*self.streams.values(), *self.pending.values()]:
-            self.end(stream, error, now, tell=tell)
+            self.end(stream, error, now, tell=True)
 
     def _bury(self, stream: int, now: float) -> None:
         if len(self._ghosts) >= _MAX_GHOSTS:
@@ -141,15 +138,15 @@ class Inbox:
         expected = self._expected
         if frame.heartbeat:
             if expected is None or (frame.seq >= expected and not self.early.keep(frame, now)):
-                self._advance(frame.seq, now)
+                self.give_up(now, frame.seq)
             return
         if frame.seq != expected and not self._in_turn(frame, expected, now):
             return
         self._take(frame, now)
         if self.early.since is not None:
-            while (following := self.early.next(frame.seq + 1)) is not None:
-                frame = following
-                self._take(frame, now)
+            self._follow(frame.seq + 1, now)
+            if self.early.since is not None:
+                self.early.wait_anew(now)  # the bus catches up
 
     def _in_turn(self, frame: StepFrame, expected: int | None, now: float) -> bool:
         """Tell whether a frame of another number than the expected one is to be taken now."""
@@ -172,14 +169,23 @@ class Inbox:
             self._accept(stream, now)
         self._deliver(frame.items, now)
 
-    def give_up(self, now: float) -> None:
-        """Go on without the frames that others wait for."""
-        frames, claimed = self.early.give_up()
-        for frame in frames:
-            self._advance(frame.seq - 1, now)
-            self._take(frame, now)
-        if self._expected is not None and claimed >= self._expected:
-            self._advance(claimed, now)
+    def _follow(self, seq: int, now: float) -> None:
+        """Take what was kept from this number on."""
+        while (following := self.early.next(seq)) is not None:
+            self._take(following, now)
+            seq += 1
+
+    def give_up(self, now: float, last: int | None = None) -> None:
+        """Go on without what is missing of the numbers up to the last that was sent, or without all that is."""
+        for frame in self.early.take(last):
+            if self._expected is None or frame.seq >= self._expected:
+                self._advance(frame.seq - 1, now)
+                self._take(frame, now)
+        self._advance(self.early.claimed if last is None else last, now)
+        if self.early.since is not None and self._expected is not None:
+            self._follow(self._expected, now)
+            if self.early.since is not None:
+                self.early.wait_anew()
 
     def link(self, sent: int, flow: Flow | None = None) -> None:
         """Note that the worker has a stream to us; `sent` was its last frame's number when it heard of ours."""
@@ -188,7 +194,7 @@ class Inbox:
             self._expected = sent + 1
 
     def unlink(self, now: float) -> None:
-        """Note that its stream to us has ended."""
+        """Note that the stream has ended."""
         self.early.unlink(now)
 
     @property
@@ -198,8 +204,10 @@ class Inbox:
 
     def _advance(self, seq: int, now: float) -> None:
         """Go on to `seq`: all frames up to it were sent; fail what was lost with those that did not come."""
-        expected, self._expected = self._expected, seq + 1
-        if expected is None or expected > seq:
+        if (expected := self._expected) is not None and expected > seq:
+            return  # it never moves backwards
+        self._expected = seq + 1
+        if expected is None:
             return
         self.gaps += 1
         error = StreamIncomplete("a part of the answer was lost on the way")
@@ -260,7 +268,7 @@ class Inbox:
 
     # -- who is alive
 
-    def postpone(self, seconds: float) -> None:
+    def postpone(self, seconds: float, now: float) -> None:
         """Postpone it: our own side was held up for so long, and time in which nothing could be heard doesn't count."""
         self._heard += seconds
         self._suspect_since += seconds
@@ -268,16 +276,17 @@ class Inbox:
             self._pinged += seconds
         if self._claim is not None:
             self._claim.due += seconds
-        if self.early.since is not None:
-            self.early.since += seconds
+        self.early.postpone(seconds, now)
         for stream in self.pending.values():
             stream.since += seconds
 
     def tick(self, now: float) -> bool:
         """Act on what did not come; True: send a ping and call `pinged`."""
-        if self.early.since is not None and now - self.early.since >= SETTLE:
-            self.give_up(now)
-        if self._claim is not None and now >= self._claim.due:
+        while (last := self.early.overdue(now, SETTLE)) is not None:
+            self.give_up(now, max(last, (self._expected or 0) - 1))
+        if self._claim is not None and self.early.held:
+            self._claim.due = now + SETTLE  # frames of which it speaks wait in the stream
+        elif self._claim is not None and now >= self._claim.due:
             self._settle(self._claim, now)
         if self._pinged is not None and now - self._pinged >= PING_TIMEOUT:
             self._silent(now)
@@ -363,9 +372,8 @@ class Inbox:
     def _settle(self, claim: _Claim, now: float) -> None:
         """Compare a pong's words with what came since; whatever is missing was lost."""
         self._claim = None
-        self.give_up(now)
-        if self._expected is not None and self._expected <= claim.pong.seq:
-            self._advance(claim.pong.seq, now)
+        if self._expected is not None:
+            self.give_up(now, claim.pong.seq)
         known = set(claim.pong.streams)
         for stream in [*self.streams.values(), *self.pending.values()]:
             if stream.since > claim.asked:
