@@ -1,7 +1,8 @@
 """Drives the console in Chromium by keyboard, over a pipeline of simulated models: `make test-docs`.
 
-It sends a message, stops a long answer, compares two models, follows a worker's death on the picture of routing, and
-has axe look at the page. Names and words are hostile. `--pictures FOLDER` keeps what was seen; the documents show it.
+It sends a message, stops a long answer, has a tool called, shows an image, compares two models, follows a worker's
+death on the picture of routing, gives an API key, and has axe look at the page. Names and words are hostile.
+`--pictures FOLDER` keeps what was seen; the documents show it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ kind: DynamoPipeline
 metadata: {name: demo}
 spec:
   namespace: shown
-  model: {name: demo}
+  model: {name: demo, toolCallParser: hermes}
   frontend: {router: {mode: kv}}
   components: [{engine: mocker, replicas: 3}]
 ---
@@ -48,6 +49,20 @@ spec:
   frontend: {port: 8001}
   components: [{engine: echo_core}]
 """
+KEYED: Final = """
+apiVersion: dynamo.dev/v1alpha1
+kind: DynamoPipeline
+metadata: {name: demo}
+spec:
+  namespace: keyed
+  model: {name: demo}
+  components: [{engine: mocker}]
+"""
+KEY: Final = "key-of-a-test"
+TOOLS: Final = [{"type": "function", "function": {"name": "get_time", "parameters": {"type": "object"}}}]
+PIXEL: Final = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
 AXE: Final = """axe.run(document, {resultTypes: ['violations']}).then(found => JSON.stringify(
   found.violations.filter(v => ['serious', 'critical'].includes(v.impact))
     .map(v => v.id + ': ' + v.nodes.map(n => n.target.join(' ')).slice(0, 5).join(', '))))"""
@@ -76,12 +91,14 @@ class Pipelines:
 
 
 @contextlib.contextmanager
-def served(program: str, second: str) -> Iterator[Pipelines]:
-    """Serve both pipelines, with a home of their own."""
+def served(program: str, pipelines: str, key: str = "") -> Iterator[Pipelines]:
+    """Serve pipelines, with a home of their own; with a key those who have it."""
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "pipelines.yaml"
-        file.write_text(PIPELINES.replace("SECOND", second))
+        file, keys = Path(folder) / "pipelines.yaml", Path(folder) / "keys.txt"
+        file.write_text(pipelines)
+        keys.write_text(f"{key}\n")
         environment = {**os.environ, "XDG_STATE_HOME": folder, "HOME": folder}
+        environment |= {"DYN_API_KEYS_FILE": str(keys)} if key else {}
         words = [program, "up", str(file), "--http-port", "0"]
         process = subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
@@ -136,6 +153,12 @@ class Console:
             self.press("Tab", 9)
         raise TimeoutError(f"the console: Tab doesn't reach {element}")
 
+    def choose(self, element: str, file: Path) -> None:
+        """Choose a file for an input."""
+        root = self._tab.call("DOM.getDocument")["root"]["nodeId"]
+        node = self._tab.call("DOM.querySelector", nodeId=root, selector=f"#{element}")["nodeId"]
+        self._tab.call("DOM.setFileInputFiles", files=[str(file.absolute())], nodeId=node)
+
     def picture(self, path: Path, width: int, scheme: str) -> None:
         """Keep what is seen in a window of this width; it is no wider than that."""
         size = {"width": width, "height": 1100, "deviceScaleFactor": 1, "mobile": width == WIDTH}
@@ -169,6 +192,8 @@ def open_quickly(tab: Browser, url: str) -> Console:
 
 LOUD: Final = ("Runtime.exceptionThrown", "Log.entryAdded")
 LOADED: Final = "Network.loadingFinished"
+REQUESTED: Final = "Network.requestWillBeSent"
+FORM: Final = "#log-a article:last-child fieldset"
 FIGURES: Final = (
     "/TTFT \\d+ ms · \\d+ tokens · [\\d.]+ tokens.s/.test(document.getElementById('figures-%s').textContent)"
 )
@@ -194,6 +219,75 @@ def chat(console: Console) -> None:
     idle = "[...document.querySelectorAll('#workers tr')].every(row => row.cells[3].textContent == '0')"
     console.until("the worker is idle again", idle)
     console.said("document.getElementById('max-tokens').value = 64")
+
+
+def call_a_tool(console: Console) -> None:
+    """Have a tool called: its result goes back by the form, or by the next message where the form is left alone."""
+    console.said("document.getElementById('options').open = true")
+    console.said("document.getElementById('prompt').focus()")
+    console.tab_to("tools")
+    console.write(json.dumps(TOOLS))
+    for result in ("noon", ""):
+        console.said("document.getElementById('prompt').focus()")
+        console.write('call get_time {"city": "<b>Paris</b>"}')
+        console.press("Enter", 13)
+        console.until(
+            "the call is shown", f"document.querySelector('{FORM} label').textContent.includes('get_time({{')"
+        )
+        assert console.said(f"document.querySelector('{FORM} label b')") is None, "arguments became HTML"
+        if result:
+            console.said(f"document.querySelector('{FORM} textarea').focus()")
+            console.write(result)
+            console.press("Tab", 9)
+            console.press("Enter", 13, "\r")
+            console.until("it goes on", f"document.querySelector('{FORM}') === null && {FIGURES % 'a'}")
+    console.said("document.getElementById('prompt').focus()")
+    console.write("Never mind")
+    console.press("Enter", 13)
+    console.until("it goes on without a result", f"document.querySelector('{FORM}') === null && {FIGURES % 'a'}")
+    assert not console.said("document.querySelector('#log-a .bad')"), "a request was refused"
+    console.said("document.getElementById('tools').value = ''")
+    console.said("document.getElementById('options').open = false")
+
+
+def show_an_image(console: Console, folder: Path) -> None:
+    """Send an image, chosen as a person does in a window that no keyboard reaches; it is shown with the message."""
+    file = folder / "pixel.png"
+    file.write_bytes(PIXEL)
+    console.choose("images", file)
+    console.said("document.getElementById('prompt').focus()")
+    console.write("What is it?")
+    console.until("it is read", "document.getElementById('raw').textContent.includes('image_url')")
+    console.press("Enter", 13)
+    console.until("it is shown", "document.querySelector('#log-a article img').naturalWidth == 1")
+    console.until("it is answered", FIGURES % "a")
+    assert not console.said("document.querySelector('#log-a .bad')"), "a request was refused"
+    file.unlink()
+    console.tab_to("clear")
+    console.press("Enter", 13, "\r")
+
+
+def give_a_key(tab: Browser, url: str) -> None:
+    """Type a wrong key and the right one; the page keeps it in no address and no storage."""
+    console = Console(tab)
+    tab.open(f"{url}/")
+    console.until("it asks for a key, and the focus is there", "document.activeElement.id == 'key'")
+    assert console.said("document.getElementById('model-a').options.length") == 0, "models without a key"
+    console.write("another-key")
+    console.press("Enter", 13, "\r")
+    console.until("it says that it is wrong", "/doesn't know this key/.test(document.body.innerText)")
+    console.said("document.getElementById('key').focus()")
+    console.write(KEY)
+    console.press("Enter", 13, "\r")
+    console.until("the models are there", "document.getElementById('model-a').options.length == 1")
+    assert console.said("document.getElementById('key-form').hidden"), "the form stays"
+    console.said("document.getElementById('prompt').focus()")
+    console.write("Hello")
+    console.press("Enter", 13)
+    console.until("it is answered", FIGURES % "a")
+    places = "location.href, {...localStorage}, {...sessionStorage}, document.cookie, document.body.innerHTML"
+    asked = [event["params"]["request"]["url"] for event in tab.events if event["method"] == REQUESTED]
+    assert KEY not in console.said(f"JSON.stringify([{places}])") + "".join(asked), "the key is kept, or in an address"
 
 
 def compare(console: Console, second: str) -> None:
@@ -228,7 +322,7 @@ def lose_a_worker(console: Console, pipelines: Pipelines) -> None:
 def problems(events: Sequence[dict[str, Any]], url: str) -> list[str]:
     """Return what went wrong in the page, in sentences."""
     loud = [str(event["params"]) for event in events if event["method"] in LOUD]
-    asked = [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]
+    asked = [event["params"]["request"]["url"] for event in events if event["method"] == REQUESTED]
     hosts = {"", urlsplit(url).netloc}
     return loud + [f"it asks a foreign host: {other}" for other in asked if urlsplit(other).netloc not in hosts]
 
@@ -242,10 +336,12 @@ def main() -> None:
     parser.add_argument("--axe", type=Path, required=True, help="axe.min.js")
     args = parser.parse_args()
     args.pictures.mkdir(parents=True, exist_ok=True)
-    with served(args.program, args.second) as pipelines, browser() as tab:
+    with served(args.program, PIPELINES.replace("SECOND", args.second)) as pipelines, browser() as tab:
         url = pipelines.url()
         console = open_quickly(tab, url)
         chat(console)
+        call_a_tool(console)
+        show_an_image(console, args.pictures)
         compare(console, args.second)
         console.said(args.axe.read_text() + ";undefined")
         for name, width, scheme in LOOKS:
@@ -254,6 +350,8 @@ def main() -> None:
             assert not found, f"axe, {name}: {found}"
         lose_a_worker(console, pipelines)
         wrong = problems(tab.events, url)
+    with served(args.program, KEYED, KEY) as pipelines, browser() as tab:
+        give_a_key(tab, pipelines.url())
     if wrong:
         sys.exit(f"the console's page has errors: {wrong}")
 

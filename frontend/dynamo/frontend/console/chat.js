@@ -13,6 +13,7 @@ export class Pane {
     this.turns = [];
     this.running = null;
     this.asked = null;
+    this.answerCalls = () => {}; // adds the results of the tools that were called; servers ask for them before anything else
     this.models = new Map();
     this.part("model").addEventListener("change", () => { this.clear(); this.choose(); }); // it has seen nothing of the other's
   }
@@ -68,6 +69,7 @@ export class Pane {
   clear() {
     this.stop();
     this.turns = [];
+    this.answerCalls = () => {};
     this.part("log").replaceChildren();
     this.part("log").hidden = true;
     put(this.part("figures"), "");
@@ -108,6 +110,7 @@ export class Pane {
 
   // Sends a text, or with `null` what the conversation has become; returns what is to be shown of the end.
   async send(text, options, images) {
+    this.answerCalls();
     const asked = this.asked = this.body(text, options, images), chat = this.kind === "chat";
     if (text !== null) this.entry(chat ? "You" : "Prompt", text, chat && this.takesImages ? images : []);
     const shown = this.entry(asked.model, "");
@@ -133,6 +136,7 @@ export class Pane {
       if (text !== null) mine.push({ role: "user", content: asked.messages[asked.messages.length - 1].content });
       mine.push({ role: "assistant", content: said || null, ...(calls.length ? { tool_calls: calls } : {}) });
       if (mine.length > MOST_TURNS) mine.splice(0, mine.length - MOST_TURNS);
+      while (mine[0].role === "tool") mine.shift(); // its call went
       if (calls.length) this.offerResults(shown, calls, mine);
     }
     return { id: run.id, empty: Boolean(ending) && !said };
@@ -151,12 +155,12 @@ export class Pane {
     });
     const button = make("button", "Send results");
     button.type = "button";
-    button.addEventListener("click", () => {
-      if (this.running || this.turns !== turns) return;
+    this.answerCalls = () => {
+      this.answerCalls = () => {};
       group.remove();
       calls.forEach((call, index) => turns.push({ role: "tool", tool_call_id: call.id, content: fields[index].value }));
-      this.goOn();
-    });
+    };
+    button.addEventListener("click", () => { if (!this.running && this.turns === turns) this.goOn(); });
     group.append(button);
     shown.calls.append(group);
   }
