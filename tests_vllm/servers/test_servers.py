@@ -21,7 +21,7 @@ from tests.fixtures_nats import NatsServer
 from tests.waiting import eventually
 from tests.worker.engine_rigs import PROMPT, VLLM, stock_server
 from tests_vllm.programs import FRONTEND, PATIENCE, WORKER, Program, client, running, title
-from tests_vllm.tiny_lora import RANK, write_adapter
+from tests_vllm.servers.tiny_lora import RANK, write_adapter
 
 pytestmark = [pytest.mark.servers, pytest.mark.processes]
 STREAMS: Final = 32
