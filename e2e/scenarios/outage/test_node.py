@@ -41,6 +41,7 @@ def test_a_node_stops(namespace: Namespace, platform: Platform, record_property:
         mocker(name="lost", replicas=1, podTemplate=on(node)),
         frontend=frontend,
     )
+    without_nats(namespace, node)
     with load(namespace) as both:
         _stopped(namespace, node, both, record_property)
         namespace.wait_ready(NAME, ROLL_SECONDS)
@@ -66,6 +67,7 @@ def test_workers_of_a_stopped_node_are_replaced(
         frontend=frontend,
         gracefulShutdownTimeoutSeconds=GRACE_SECONDS,
     )
+    without_nats(namespace, node)
     (before,) = workers(namespace, NAME, "lost")
     assert before["spec"]["nodeName"] == node
     with load(namespace) as both:
@@ -134,14 +136,21 @@ def _two_free(platform: Platform) -> list[str] | None:
     return nodes if len(nodes) > 1 else None
 
 
-def _moved_away(here: Namespace, node: str) -> None:
-    """The platform's pods leave the node; etcd, whose volume is tied to one, isn't there."""
+def without_nats(namespace: Namespace, node: str) -> None:
+    """The pipeline's NATS leaves the node: with it every worker would be lost, wherever it is."""
+    _moved_away(namespace, node, "nats")
+    namespace.wait_ready(NAME)
+
+
+def _moved_away(here: Namespace, node: str, part: str = "") -> None:
+    """Pods leave the node, all or those of one part; etcd, whose volume is tied to one, isn't there."""
     here.cluster.kubectl("cordon", node)
     try:
-        found = [pod["metadata"]["name"] for pod in here.list("v1/Pod") if pod["spec"].get("nodeName") == node]
+        there = [pod for pod in here.list("v1/Pod") if pod["spec"].get("nodeName") == node]
+        found = [pod["metadata"]["name"] for pod in there if part in ("", _part(pod))]
         if found:
             here.kubectl("delete", "pod", *found, "--wait=true", seconds=180)
-        wait_for("the platform is Ready", lambda: all(map(is_ready, here.list("v1/Pod"))), ROLL_SECONDS)
+        wait_for("all are Ready", lambda: all(map(is_ready, here.list("v1/Pod"))), ROLL_SECONDS)
     finally:
         here.cluster.kubectl("uncordon", node)
 
