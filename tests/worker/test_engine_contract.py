@@ -263,6 +263,17 @@ CACHING = ("mocker", "llamacpp", "sglang", "vllm", "openai", "openai-vllm", "ope
 
 
 @pytest.mark.parametrize("run", [n for n in CACHING if n in NAMES], indirect=True)
+def test_exactly_as_many_tokens_as_asked_for(run: Any) -> None:
+    """As many at least as at most: the answer is whole, and ends well."""
+
+    async def body(rig: Rig) -> None:
+        sink, _ = rig.submit(max_tokens=6, min_tokens=6)
+        assert (await sink.end(), len(sink.produced)) == ("length", 6)
+
+    run(body)
+
+
+@pytest.mark.parametrize("run", [n for n in CACHING if n in NAMES], indirect=True)
 def test_cached_tokens_are_counted(run: Any) -> None:
     """A prompt that was there before is told to be cached, but for its end, and by the last token: who has that may
     hear no more."""

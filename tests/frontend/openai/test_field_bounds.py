@@ -9,10 +9,12 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from functools import cache, partial
-from typing import Any, Final
+from typing import Any, Final, get_args, get_type_hints
 
 import msgspec
 import pytest
+from openai.types.chat.completion_create_params import CompletionCreateParamsBase
+from openai.types.responses.response_create_params import ResponseCreateParamsBase
 
 from dynamo.frontend.anthropic.request_structs import CountTokensRequest, MessagesRequest
 from dynamo.frontend.anthropic.requests import read_messages, read_prompt
@@ -25,6 +27,7 @@ from dynamo.frontend.openai.request_structs import (
     CompletionRequest,
     DetokenizeRequest,
     EmbeddingsRequest,
+    Tier,
     TokenizeRequest,
 )
 from dynamo.frontend.openai.responses_requests import read_responses
@@ -288,3 +291,10 @@ def test_arguments_of_calls_are_counted_together() -> None:
         with pytest.raises(ApiError) as caught:
             read(chat(arguments, times))
         assert (caught.value.param, caught.value.code) == ("messages", "too_many_values")
+
+
+@pytest.mark.parametrize("asked", [CompletionCreateParamsBase, ResponseCreateParamsBase])
+def test_no_tier_of_the_sdk_is_refused(asked: Any) -> None:
+    """What OpenAI's SDK may send is taken."""
+    (tiers,) = [kind for kind in get_args(get_type_hints(asked)["service_tier"]) if kind is not type(None)]
+    assert set(get_args(tiers)) <= set(get_args(Tier))

@@ -300,6 +300,12 @@ def test_calls_without_a_result_are_named_briefly(served: Any) -> None:
     again = [*USER, CALLS, *RESULTS, CALLS, *RESULTS[::-1]]
     taken = served.post(CHAT, chat(messages=again, max_tokens=1))
     assert taken.status_code == 200, taken.text
+    begun = {
+        "messages": [*USER, {**CALLS, "content": "I call"}],
+        "continue_final_message": True,
+        "add_generation_prompt": False,
+    }
+    assert served.post(CHAT, chat(**begun, max_tokens=1)).status_code == 200
     refused = error_of(served.post(CHAT, chat(messages=[*again, CALLS])))
     assert refused["param"] == "messages[11]"
     assert "none answers 'c0', 'c1', 'c2' and others." in refused["message"]

@@ -49,7 +49,7 @@ Text: TypeAlias = Annotated[str, size(WHOLE_BODY)]
 Schema: TypeAlias = Annotated[Any, size(256 * KB)]
 Options: TypeAlias = Annotated[dict[str, Any], Meta(max_length=256, extra={SIZE: 64 * KB})]
 Metadata: TypeAlias = Annotated[dict[Word, Any], Meta(max_length=16, extra={SIZE: 64 * KB})]
-Tier: TypeAlias = Literal["auto", "default", "flex", "scale", "priority"]
+Tier: TypeAlias = Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"]
 Tools: TypeAlias = Annotated[list[dict[str, Any]], Meta(max_length=MAX_TOOLS, extra={SIZE: 1024 * KB})]
 
 

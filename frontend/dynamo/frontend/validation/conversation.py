@@ -27,14 +27,16 @@ def check_conversation(body: Mapping[str, Any], request: ChatRequest) -> None:
     """Raise the 400 of a message that says nothing, of an answer to no call, or of a tool that can't be called."""
     for index, message in enumerate(request.messages):
         if message.tool_calls or message.role == _TOOL or not isinstance(message.content, str):
-            _check_messages(body["messages"], request.messages, index)
+            _check_messages(body["messages"], request.messages, index, continued=bool(request.continue_final_message))
             break
     if request.tools:
         for index, tool in enumerate(request.tools):
             _check_tool(tool, f"tools[{index}]")
 
 
-def _check_messages(raw: Sequence[Mapping[str, Any]], messages: Sequence[Message], begin: int) -> None:
+def _check_messages(
+    raw: Sequence[Mapping[str, Any]], messages: Sequence[Message], begin: int, *, continued: bool
+) -> None:
     """Look closely at the messages from the first one that isn't plain text."""
     called: set[str] = set()
     waiting: dict[str, int] = {}
@@ -52,7 +54,7 @@ def _check_messages(raw: Sequence[Mapping[str, Any]], messages: Sequence[Message
             _check_text(message.content or (), message.role, f"{where}.content")
         if not message.content and not isinstance(message.content, str):
             _check_silence(raw[index], message, f"{where}.content")
-    if waiting:
+    if waiting and not (continued and set(waiting.values()) == {len(messages) - 1}):
         raise _unanswered(waiting)
 
 

@@ -14,8 +14,9 @@ from typing import Any, Final
 
 import pytest
 from tests.waiting import until
-from tests.worker.chain_model import write_gguf
+from tests.worker.chain_model import write_checkout, write_gguf
 from tests.worker.engine_rigs import Recorder
+from tests.worker.engines.openai.scripted_server import ScriptedServer
 
 from dynamo.frontend.generation.migration import rest_of
 from dynamo.llm import LocalModel, open_model
@@ -118,3 +119,24 @@ async def test_a_killed_server_is_not_noticed_in_the_answers(tmp_path: Path) -> 
         finally:
             for engine in (first, second, text):
                 await engine.stop()
+
+
+@pytest.mark.parametrize("ending", [b"data: [DONE]\n\n", b""])
+async def test_a_whole_answer_needs_no_counts(tmp_path: Path, ending: bytes) -> None:
+    """A server or gateway that sends none, or is lost right after the last token, costs no token and no error."""
+    path = str(write_checkout(tmp_path / "model"))
+    chunk = b'data: {"choices": [{"token_ids": [%d], "finish_reason": %s}]}\n\n'
+    async with ScriptedServer() as server:
+        events = [chunk % (5, b"null"), chunk % (6, b"null"), chunk % (7, b'"length"' if ending else b"null")]
+        server.replies["/v1/completions"] = (200, b"".join(events) + ending)
+        given = json.dumps({"url": server.url, "api": "vllm"})
+        settings = WorkerSettings(engine="openai", engine_args=given, model_path=path)
+        engine: Any = create_engine(settings, open_model(path))
+        await engine.start()
+        try:
+            sink = Recorder()
+            conditions = StopConditions(max_tokens=3, ignore_eos=True)
+            engine.submit(PreprocessedRequest(model="m", token_ids=[1, 2], stop_conditions=conditions), sink)
+            assert (await sink.end(), sink.produced) == (LENGTH, [5, 6, 7])
+        finally:
+            await engine.stop()

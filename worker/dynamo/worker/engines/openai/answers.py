@@ -24,6 +24,8 @@ from dynamo.worker.engines.openai.server_faults import CONTEXT, USAGE, ServerFau
 from dynamo.worker.engines.support.open_requests import EngineOutput, OpenRequests
 from dynamo.worker.engines.support.request_checks import left
 
+_COUNTS_SECONDS: Final = 1.0
+"""Time that a server has for its counts after the last token."""
 _KEPT_FREE: Final = 16
 """Tokens at the end of a context that servers may keep free."""
 _OF_CONTEXT: Final = re.compile(rb"context|maximum.{0,20}length", re.IGNORECASE)
@@ -61,6 +63,7 @@ class TokensAnswer:
             piece, self._last = _joined(self._last, piece), None
         elif piece.finish is None and len(self._made) >= self._most:
             self._last = piece
+            asyncio.get_running_loop().call_later(_COUNTS_SECONDS, self.end_whole, task)
             return False
         return self._open.hand(task, piece)
 
@@ -76,8 +79,15 @@ class TokensAnswer:
         if finish == LENGTH:
             self._faults.check_length(len(self._made), self._most, prompt)
 
-    def end(self, task: asyncio.Task[None]) -> Call:
-        """Return the call that goes on; `Disconnected` where the server closed the stream without an end."""
+    def end_whole(self, task: asyncio.Task[None]) -> bool:
+        """End an answer that is whole, and whose counts don't come; False where tokens are missing."""
+        last, self._last = self._last, None
+        return last is not None and self._open.hand(task, last._replace(finish=LENGTH))
+
+    def end(self, task: asyncio.Task[None]) -> Call | None:
+        """Return the call that goes on, if any; `Disconnected` where the server closed the stream without an end."""
+        if self.end_whole(task):
+            return None
         call = self._dialect.rest(self._request, self._made, self._room)
         if call is None:
             raise Disconnected("the server ended the stream without saying why")
@@ -121,6 +131,10 @@ class TextAnswer:
             raise Disconnected("the server ended the stream without saying why")
         self._compare()
         self._open.finish(task, self._reader.finish or EOS, dict(self._counts) or None)
+
+    def end_whole(self, task: asyncio.Task[None]) -> bool:
+        """Text is whole only where the server says so."""
+        return False
 
     def refused(self, status: int, body: bytes) -> None:
         """Take a refusal as it is: only the server knows what its prompts hold."""

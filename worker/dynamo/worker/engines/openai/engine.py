@@ -51,7 +51,7 @@ _NO_LIMIT: Final = 1 << 31
 _MOST_ERROR_BYTES: Final = 64 << 10
 _STOP_SECONDS: Final = 5.0
 _SILENT_PROMPTS: Final = 20
-"""Prompts that a server with KV events can't have computed without one."""
+"""Prompts after which a server with KV events should have published one."""
 
 
 class OpenAiServer:
@@ -193,7 +193,7 @@ class OpenAiServer:
             return ""
         return (
             f"no KV event came from {self._server.kv_events} with {self._prompts} prompts: the server has to listen "
-            "there; vLLM does with its endpoint tcp://*:PORT, and connects with any other"
+            "there; vLLM does with an endpoint tcp://*:PORT, and connects where it has an address"
         )
 
     def on_away(self, tell: Callable[[str], None]) -> None:
@@ -258,6 +258,8 @@ class OpenAiServer:
                 going_on = answer.end(task)
             self._watch.availability.request_served()
         except Exception as error:  # whatever it is, it is this request's answer
+            if answer.end_whole(task):
+                return
             meant = error if isinstance(error, DynamoException) else self._meaning(error, answer)
             if isinstance(meant, (EngineError, Disconnected)) or meant is not error:
                 self._watch.failed()
