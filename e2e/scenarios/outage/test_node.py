@@ -147,9 +147,9 @@ def _moved_away(here: Namespace, node: str, part: str = "") -> None:
     here.cluster.kubectl("cordon", node)
     try:
         there = [pod for pod in here.list("v1/Pod") if pod["spec"].get("nodeName") == node]
-        found = [pod["metadata"]["name"] for pod in there if part in ("", _part(pod))]
-        if found:
-            here.kubectl("delete", "pod", *found, "--wait=true", seconds=180)
+        names = [pod["metadata"]["name"] for pod in there if part in ("", _part(pod))]
+        if names:
+            here.kubectl("delete", "pod", *names, "--wait=true", seconds=180)
         wait_for("all are Ready", lambda: all(map(is_ready, here.list("v1/Pod"))), ROLL_SECONDS)
     finally:
         here.cluster.kubectl("uncordon", node)
