@@ -17,7 +17,25 @@ tls {
 {{- end }}
 {{- end -}}
 
-{{/* Of a server's pod. Call with a dict: `root`, `config` (the volume with nats.conf), `auth` (the Secret with whom it trusts, or empty). */}}
+{{/* The user's tolerations, and short ones for a lost node, unless the user's match its taint: without NATS a namespace serves nothing, and Kubernetes' default is 300 s. */}}
+{{- define "dynamo-platform.natsTolerations" -}}
+{{- $tolerations := .Values.nats.tolerations -}}
+{{- range list "node.kubernetes.io/not-ready" "node.kubernetes.io/unreachable" -}}
+{{- $key := . -}}
+{{- $named := false -}}
+{{- range $.Values.nats.tolerations -}}
+{{- if and (has .key (list $key nil "")) (has .effect (list "NoExecute" nil "")) -}}
+{{- $named = true -}}
+{{- end -}}
+{{- end -}}
+{{- if not $named -}}
+{{- $tolerations = append $tolerations (dict "key" $key "operator" "Exists" "effect" "NoExecute" "tolerationSeconds" 10) -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $tolerations -}}
+{{- end -}}
+
+{{/* Of a server's pod. Call with a dict: `root`, `config` (the volume with nats.conf), `auth` (the Secret with whom it trusts, or empty), `tolerations`. */}}
 {{- define "dynamo-platform.natsPod" -}}
 {{- $root := .root -}}
 {{- $nats := $root.Values.nats -}}
@@ -30,7 +48,7 @@ terminationGracePeriodSeconds: 10
 {{- end }}
 securityContext:
   {{- toYaml $nats.podSecurityContext | nindent 2 }}
-{{- with include "dynamo-platform.placement" $nats }}
+{{- with include "dynamo-platform.placement" (set (omit $nats "tolerations") "tolerations" .tolerations) }}
 {{ . | trim }}
 {{- end }}
 containers:
@@ -124,5 +142,5 @@ template:
     annotations: {{ .Values.nats.podAnnotations | toJson }}
     labels: {{ merge (dict) .Values.nats.podLabels .Values.commonLabels | toJson }}
   spec:
-    {{- include "dynamo-platform.natsPod" (dict "root" . "config" $config "auth" "dynamo-nats") | nindent 4 }}
+    {{- include "dynamo-platform.natsPod" (dict "root" . "config" $config "auth" "dynamo-nats" "tolerations" (include "dynamo-platform.natsTolerations" . | fromYamlArray)) | nindent 4 }}
 {{- end -}}

@@ -13,7 +13,7 @@ from e2e.cluster.cluster import wait_for
 from e2e.cluster.installation import Platform
 from e2e.cluster.outage import home
 from e2e.namespace.namespace import Namespace
-from e2e.namespace.pipelines import Object, is_ready, workers
+from e2e.namespace.pipelines import Object, answers, asking, is_ready, workers
 from e2e.traffic.busy import NAME, ROLL_SECONDS, Load, Note, load, mocker, serve
 
 DOCKER_SECONDS = 30
@@ -25,6 +25,8 @@ AWAY_SECONDS = 20.0
 GRACE_SECONDS = 5
 REPLACED_SECONDS = 240
 """The tolerance of 10 s, the grace and 20 s, a minute beyond, a look, and a start."""
+NATS_REPLACED_SECONDS = 120
+"""Kubernetes takes 40 to 50 s to mark the node, NATS leaves it 10 s later and starts, and the workers find it again."""
 HOSTNAME = "kubernetes.io/hostname"
 
 
@@ -83,6 +85,43 @@ def test_workers_of_a_stopped_node_are_replaced(
                  ROLL_SECONDS)  # fmt: skip
         namespace.wait_ready(NAME, ROLL_SECONDS)
     both.judge(record_property)
+
+
+@pytest.mark.alone
+@pytest.mark.full
+@pytest.mark.timeout(1200)
+def test_nats_leaves_a_stopped_node(namespace: Namespace, platform: Platform, record_property: Note) -> None:
+    """The namespace's NATS starts on another node after a minute, and the pipeline answers while its node is away."""
+    node, other = victim_and_other(platform)
+    where = on(other)
+    serve(
+        namespace,
+        mocker(name="stays", replicas=1, podTemplate=where),
+        frontend={"replicas": 1, "podTemplate": where},
+    )
+    _moved_away(namespace, other, "nats")
+    namespace.wait_ready(NAME)
+    (before,) = _nats(namespace)
+    assert before["spec"]["nodeName"] == node
+    with paused(node):
+        began = time.monotonic()
+        new = wait_for("NATS is Ready on another node", lambda: _replaced(namespace, before), NATS_REPLACED_SECONDS)
+        record_property("seconds until NATS has left a stopped node", round(time.monotonic() - began, 1))
+        assert new["spec"]["nodeName"] != node
+        namespace.wait_ready(NAME, NATS_REPLACED_SECONDS)
+        with asking(namespace, NAME) as client:
+            answers(client, NAME)
+        record_property("seconds until the pipeline answers again", round(time.monotonic() - began, 1))
+    namespace.wait_ready(NAME, ROLL_SECONDS)
+
+
+def _nats(namespace: Namespace) -> list[Object]:
+    return [pod for pod in namespace.list("v1/Pod") if _part(pod) == "nats"]
+
+
+def _replaced(namespace: Namespace, before: Object) -> Object | None:
+    others = [pod for pod in _nats(namespace) if pod["metadata"]["uid"] != before["metadata"]["uid"] and is_ready(pod)]
+    return others[0] if others else None
 
 
 def _names(namespace: Namespace) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import anthropic
 import httpx
+import openai
 import pytest
 
 from dynamo.frontend import assembly
@@ -98,6 +99,29 @@ def test_codexs_tools(talking: Any, speaker: Any) -> None:
         f"[user]hi[assistant](calls apply_patch {json.dumps({'input': PATCH}, ensure_ascii=False)})"
         '(calls local_shell {"command": ["ls", "-l"]})(calls agents__close {})[tool]patched[tool]a b[tool]closed'
     )
+
+
+def test_an_answer_that_was_cut_within_a_call_is_gone_on_from(talking: Any, speaker: Any) -> None:
+    """No result is asked for: the call is left out, what was said before it stays; whole calls still need theirs."""
+    tools: Any = [{"type": "function", "name": "view", "parameters": {"type": "object"}}]
+    speaker.answer = "Let me look. " + call("view", {"path": "a/long/path/of/a/file"})
+    most = len(speaker.answer.encode()) - 30
+    with talking.client() as client:
+        first = client.responses.create(model="m", input="hi", tools=tools, max_output_tokens=most)
+        assert [(item.type, item.status) for item in first.output] == [
+            ("message", "completed"), ("function_call", "incomplete"),
+        ]  # fmt: skip
+        client.responses.create(model="m", input="go on", tools=tools, previous_response_id=first.id)
+        assert prompt_of(speaker).endswith("[user]hi[assistant]Let me look.[user]go on")
+        history: list[Any] = [{"role": "user", "content": "hi"}, *(item.to_dict() for item in first.output)]
+        client.responses.create(model="m", input=[*history, {"role": "user", "content": "more"}], tools=tools)
+        assert prompt_of(speaker).endswith("[user]hi[assistant]Let me look.[user]more")
+        only_cut = [history[0], history[2], {"role": "user", "content": "more"}]
+        client.responses.create(model="m", input=only_cut, tools=tools)
+        assert prompt_of(speaker).endswith("[user]hi[user]more")
+        whole = client.responses.create(model="m", input="hi", tools=tools)
+        with pytest.raises(openai.BadRequestError, match="needs its result"):
+            client.responses.create(model="m", input="go on", tools=tools, previous_response_id=whole.id)
 
 
 def test_other_tools_of_the_client(talking: Any, speaker: Any) -> None:

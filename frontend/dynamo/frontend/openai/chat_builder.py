@@ -30,6 +30,8 @@ class ChatBuilder:
         self._calls: set[str] = set()
         self._waiting: dict[str, None] = {}
         """Calls of the turn before that have no result yet, in their order."""
+        self._cut: set[str] = set()
+        """Calls that ended within their arguments, and have no result."""
         self.problem: ApiError | None = None
         """The first thing that no schema can say: it is raised once the model is known."""
 
@@ -38,7 +40,7 @@ class ChatBuilder:
         if self._waiting:
             text = f"{place}: each tool call needs its result before the model can go on; these have none: "
             self.refuse(bad_request(f"{text}{first_ids(self._waiting)}.", place))
-        return [_joined(turn) for turn in self._turns]
+        return [_joined(turn) for turn in self._turns if not self._cut or self._without_cut(turn)]
 
     def system(self, text: str) -> None:
         """Add what the system says."""
@@ -59,10 +61,16 @@ class ChatBuilder:
         """Add what the assistant thought; templates that know of thoughts show those that matter."""
         self._turn().setdefault("reasoning_content", []).append(text)
 
-    def call(self, call_id: str, name: str, arguments: str) -> None:
-        """Add a tool that the assistant called."""
+    def call(self, call_id: str, name: str, arguments: str, *, cut: bool = False) -> None:
+        """Add a tool that the assistant called; one that was `cut` within its arguments needs no result.
+
+        Without a result it is left out: nobody could run it, and its arguments aren't JSON.
+        """
         self._calls.add(call_id)
-        self._waiting[call_id] = None
+        if cut:
+            self._cut.add(call_id)
+        else:
+            self._waiting[call_id] = None
         function = {"name": name, "arguments": arguments}
         calls = self._turn().setdefault("tool_calls", [])
         if len(calls) < MAX_TOOLS:
@@ -81,7 +89,17 @@ class ChatBuilder:
             text = f"{place}: no call with the id {shown(call_id)} stands before this result."
             self.refuse(bad_request(text, place))
         self._waiting.pop(call_id, None)
+        self._cut.discard(call_id)
         self._turns.append({"role": "tool", "tool_call_id": call_id, "content": [*content]})
+
+    def _without_cut(self, turn: Message) -> bool:
+        """Leave cut calls out of a turn; tell whether anything is left of it."""
+        if "tool_calls" not in turn:
+            return True
+        turn["tool_calls"] = [call for call in turn["tool_calls"] if call["id"] not in self._cut]
+        if not turn["tool_calls"]:
+            del turn["tool_calls"]
+        return bool(turn["content"] or len(turn) > 2)
 
     def _turn(self) -> Message:
         """Return the assistant's message that is being put together."""

@@ -167,7 +167,7 @@ def _call(chat: ChatBuilder, item: Item, path: str) -> None:
     call_id, name = _string(item, "call_id", path), _string(item, "name", path)
     if item.get("namespace"):
         name = Member(_string(item, "namespace", path), name).whole
-    chat.call(call_id, name, _string(item, "arguments", path))
+    chat.call(call_id, name, _string(item, "arguments", path), cut=_cut(item))
 
 
 def _result(chat: ChatBuilder, item: Item, path: str) -> None:
@@ -184,7 +184,12 @@ def _tool_call(chat: ChatBuilder, item: Item, path: str) -> None:
     if not isinstance(said, str if kind is CUSTOM else Mapping):
         raise _wrong_type(f"{path}.{kind.field}", "a string" if kind is CUSTOM else "an object")
     name = kind.name or _string(item, "name", path)
-    chat.call(_call_id(item, path), name, msgspec.json.encode(kind.arguments(said)).decode())
+    chat.call(_call_id(item, path), name, msgspec.json.encode(kind.arguments(said)).decode(), cut=_cut(item))
+
+
+def _cut(item: Item) -> bool:
+    """Tell whether an answer's limit fell within this call."""
+    return item.get("status") == "incomplete"
 
 
 def _tool_output(chat: ChatBuilder, item: Item, path: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import zmq.asyncio
@@ -18,6 +18,15 @@ from dynamo.llm import open_model
 from dynamo.llm.protocols import PreprocessedRequest, StopConditions
 from dynamo.worker.engines import create_engine
 from dynamo.worker.settings import WorkerSettings
+
+_ANSWER: Final = b'data: {"choices": [{"token_ids": [7], "finish_reason": "length"}]}\n\ndata: [DONE]\n\n'
+
+
+async def ask(engine: Any, length: int) -> None:
+    """Wait for the end of an answer to a prompt of so many tokens, whatever it is."""
+    sink, conditions = Recorder(), StopConditions(max_tokens=1)
+    engine.submit(PreprocessedRequest(model="m", token_ids=[1] * length, stop_conditions=conditions), sink)
+    await sink.end()
 
 
 async def test_events_that_never_come_are_remarked(tmp_path: Path) -> None:
@@ -34,11 +43,12 @@ async def test_events_that_never_come_are_remarked(tmp_path: Path) -> None:
         engine.on_kv(lambda step: None)
         publisher = zmq.asyncio.Context.instance().socket(zmq.PUB)
         try:
+            server.replies["/v1/completions"] = 400, b"it is refused"
+            await ask(engine, 16)
+            server.replies["/v1/completions"] = 200, _ANSWER
             for length in (15, *[16] * 20):
                 assert engine.remarks() == []
-                sink, conditions = Recorder(), StopConditions(max_tokens=1)
-                engine.submit(PreprocessedRequest(model="m", token_ids=[1] * length, stop_conditions=conditions), sink)
-                await sink.end()
+                await ask(engine, length)
             (remark,) = engine.remarks()
             assert f"no KV event came from tcp://127.0.0.1:{port} with 20 prompts" in remark
             assert "tcp://*:PORT" in remark

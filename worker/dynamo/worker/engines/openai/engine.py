@@ -225,21 +225,24 @@ class OpenAiServer:
         if isinstance(request, TextRequest):
             if 0 in (request.body.get("max_tokens"), request.body.get("max_completion_tokens")):
                 return nothing_wanted(sink)
-            answer = TextAnswer(self._open, self._faults, request, self._announced)
-            return self._begin(text_requests.call(request, name), answer, sink)
+            texts = TextAnswer(self._open, self._faults, request, self._announced)
+            return self._begin(text_requests.call(request, name), texts, sink)
         assert self._dialect is not None, "it has started"
         check_ids(request, self._model.card.vocab_size)  # SGLang's server dies of one that it hasn't got
-        self._prompts += not adapter and len(request.token_ids) >= self._block_size
         room = room_for(request, self._context)
         if request.stop_conditions.max_tokens == 0:
             return nothing_wanted(sink)
         call = self._dialect.call(request, name, room)
         if adapter and self._dialect.adapter_field:
             call.body[self._dialect.adapter_field] = adapter
-        return self._begin(call, TokensAnswer(self._open, self._faults, self._dialect, request, room), sink)
+        answer = TokensAnswer(self._open, self._faults, self._dialect, request, room)
+        return self._begin(call, answer, sink, fills_block=not adapter and len(request.token_ids) >= self._block_size)
 
-    def _begin(self, call: Call, answer: TextAnswer | TokensAnswer, sink: Sink) -> Abort:
-        task = asyncio.get_running_loop().create_task(self._run(call, answer), name="openai request")
+    def _begin(
+        self, call: Call, answer: TextAnswer | TokensAnswer, sink: Sink, *, fills_block: bool = False
+    ) -> Abort:  # fmt: skip
+        running = self._run(call, answer, fills_block=fills_block)
+        task = asyncio.get_running_loop().create_task(running, name="openai request")
         self._open.add(task, sink)
 
         def abort() -> None:
@@ -248,7 +251,8 @@ class OpenAiServer:
 
         return abort
 
-    async def _run(self, call: Call, answer: TextAnswer | TokensAnswer) -> None:
+    async def _run(self, call: Call, answer: TextAnswer | TokensAnswer, *, fills_block: bool) -> None:
+        """Hand one answer on; `fills_block`: the server should publish a KV event for its prompt."""
         task = asyncio.current_task()
         assert task is not None
         assert self._watch is not None, "it has started"
@@ -257,6 +261,7 @@ class OpenAiServer:
             while going_on is not None and not await self._stream(going_on, answer, task):
                 going_on = answer.end(task)
             self._watch.availability.request_served()
+            self._prompts += fills_block
         except Exception as error:  # whatever it is, it is this request's answer
             if answer.end_whole(task):
                 return
