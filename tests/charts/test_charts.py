@@ -1,4 +1,4 @@
-"""The charts as files: everything about them that needs no helm. `check_*.py` beside this renders them."""
+"""The charts as files: everything about them that needs no helm. `e2e/charts` renders them."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def test_every_value_is_used() -> None:
 @pytest.mark.parametrize("version", ["1.31", "1.34"])
 @pytest.mark.parametrize("case", ["default", "everything", "external", "per-namespace"])
 def test_golden_files_are_what_kubernetes_reads(case: str, version: str) -> None:
-    """What helm makes (`check_rendering.py` holds the files to it) has no field that the API server does not know."""
+    """What helm makes (`e2e/charts` holds the files to it) has no field that the API server does not know."""
     for manifest in yaml.safe_load_all(golden(case).text()):
         if not manifest["apiVersion"].startswith("monitoring.coreos.com"):
             kubernetes_schemas.validate(manifest, version)

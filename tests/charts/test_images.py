@@ -9,10 +9,12 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from images.locks import ALONE, ENVIRONMENTS, IMAGES
+from images.needs import needs as needs_of
 from tests.charts.documents import PLATFORM, ROOT, values
 
 from dynamo.operator.api.v1alpha1 import Engine
@@ -79,17 +81,44 @@ def test_no_compiler_is_installed(name: str) -> None:
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_packages_are_pinned(name: str) -> None:
-    """Each installation that resolves anything does so within the lock; our own wheel asks no index."""
+    """Files are named by hash; engines without a lock keep to the versions. Our own wheel asks no index."""
     runs = [rest for word, rest in instructions(name) if word == "RUN" and " -m pip " in rest]
     assert len(runs) == 3
-    assert all("-c constraints.txt" in run or "--no-deps --no-index" in run for run in runs)
-    assert "\nhatchling==" in (ROOT / "constraints.txt").read_text()
+    bound = "-c constraints.txt" if name == "Dockerfile.worker" else "--require-hashes"
+    assert ["--require-hashes" in runs[0], bound in runs[1], "--no-deps --no-index" in runs[2]] == [True] * 3
+
+
+def test_locks_hold_the_versions_of_the_constraints() -> None:
+    """Every line has hashes; what the images and the environments install is what the tests run with."""
+    pinned = versions(ROOT / "constraints.txt")
+    locks = {path.stem: path for path in sorted((ROOT / "locks").glob("*.txt"))}
+    assert set(locks) == {"build", *IMAGES, *ALONE, *ENVIRONMENTS}, "run `make lock`"
+    for name, path in locks.items():
+        assert versions(path).items() <= pinned.items(), f"{name}: run `make lock`"
+        entries = [line for line in path.read_text().splitlines() if not line.startswith("#")]
+        bare = [a for a, b in pairwise([*entries, ""]) if "==" in a and "--hash=sha256:" not in b]
+        assert bare == [], name
+    assert versions(locks["dev"]) == pinned
+
+
+@pytest.mark.parametrize("name", [*IMAGES, *ALONE])
+def test_a_lock_covers_what_its_image_asks_for(name: str) -> None:
+    """A new requirement in pyproject.toml is in it."""
+    wanted = needs_of(PROJECT, (IMAGES | ALONE)[name], name in ALONE)
+    names = {plain(re.split(r"[<>=\[;! ]", line)[0]) for line in wanted}
+    assert names <= versions(ROOT / f"locks/{name}.txt").keys(), "run `make lock`"
+
+
+def versions(path: Path) -> dict[str, str]:
+    """What a file pins, by name."""
+    lines = [line.partition(" ")[0] for line in path.read_text().splitlines() if "==" in line and line[0] != "#"]
+    return dict(line.split("==") for line in lines)
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_the_index_leaves_no_trace(name: str) -> None:
     """Its settings are a secret of the build, its downloads a cache of the builder: neither ends up in a layer."""
-    asking = [run for word, run in instructions(name) if word == "RUN" and "-c constraints.txt" in run]
+    asking = [run for word, run in instructions(name) if word == "RUN" and re.search("-c constraints|--require", run)]
     mounts = "--mount=type=secret,id=pip,target=/etc/pip.conf --mount=type=cache,target=/var/cache/pip"
     assert len(asking) == 2
     assert [run for run in asking if not run.startswith(mounts)] == []
@@ -101,10 +130,13 @@ def test_a_change_of_the_source_installs_no_package(name: str) -> None:
     copied = {
         stage[0][1].partition(" AS ")[2]: {rest for word, rest in stage if word == "COPY"} for stage in stages(name)
     }
-    assert copied["packages"] == {"--from=needs /src/needs.txt ./"}
-    assert copied["needs"] == {"pyproject.toml images/needs.py ./"}
+    if name == "Dockerfile.worker":
+        assert copied["packages"] == {"constraints.txt ./", "--from=needs /src/needs.txt ./"}
+        assert copied["needs"] == {"pyproject.toml images/needs.py ./", "locks locks"}
+    else:
+        assert copied["packages"] == {f"locks/{name.partition('.')[2]}.txt needs.txt"}
     assert [word for word, _ in last_stage(name)][-2:] == ["COPY", "COPY"]
-    assert copied["build"] == {"constraints.txt ./"}
+    assert copied["build"] == {"locks/build.txt ./"}
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -162,19 +194,29 @@ def test_the_entry_point_is_a_module(name: str) -> None:
 def test_everything_that_is_copied_is_in_the_context(name: str) -> None:
     """The wheel needs each portion; .dockerignore lets through exactly what the recipes copy."""
     copies = [rest.split() for word, rest in instructions(name) if word == "COPY" and "--from" not in rest]
-    copied = {source for words in copies for source in words[:-1]}
+    named = {source for words in copies for source in words[:-1]}
+    copied = {"locks" if source.startswith("locks/") else source for source in named}
     allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
-    beside = set() if name == "Dockerfile.worker" else {"images/beside.py"}
-    assert copied | beside == allowed
+    workers = set() if name == "Dockerfile.worker" else {"images/beside.py", "images/needs.py", "constraints.txt"}
+    assert copied | workers == allowed
     assert {Path(package).parts[0] for package in wheel["packages"]} <= copied
-    assert [source for source in copied if not (ROOT / source).exists()] == []
+    assert [source for source in named if not (ROOT / source).exists()] == []
 
 
 def needs(*extras: str) -> subprocess.CompletedProcess[str]:
     """Ask images/needs.py as the recipes do."""
     command = [sys.executable, str(ROOT / "images/needs.py"), str(ROOT / "pyproject.toml"), *extras]
     return subprocess.run(command, capture_output=True, text=True, timeout=30)
+
+
+def test_a_lock_is_taken_where_the_engine_has_one() -> None:
+    """Not for another device's build, nor for an engine that constraints.txt doesn't cover."""
+    locks = ["--locks", str(ROOT / "locks")]
+    assert needs("worker", "llamacpp", *locks).stdout == (ROOT / "locks/worker-llamacpp.txt").read_text()
+    assert needs("worker", "echo_core", *locks).stdout == (ROOT / "locks/worker.txt").read_text()
+    assert needs("worker", "vllm", *locks).stdout == needs("worker", "vllm").stdout
+    assert "--hash" not in needs("worker", "mistralrs", *locks, "--variant", "cuda").stdout
 
 
 def test_an_image_installs_what_its_extras_name() -> None:
@@ -188,9 +230,7 @@ def test_an_image_installs_what_its_extras_name() -> None:
 
 def test_the_operator_imports_only_what_its_image_holds() -> None:
     """Its image leaves out what the runtime needs, so its extra must name all that it imports."""
-    (run,) = [rest for word, rest in instructions("images/Dockerfile.operator") if "needs.py" in rest and word == "RUN"]
-    assert "--alone" in run
-    held = closure(re.split(r"[<>=\[;! ]", line)[0] for line in needs("--alone", "operator").stdout.split())
+    held = versions(ROOT / "locks/operator.txt").keys()
     distributions = importlib.metadata.packages_distributions()
     table = {name: {plain(entry) for entry in distributions.get(name, [])} for name in imports(ROOT / "operator")}
     assert {name: names for name, names in table.items() if not names & held} == {}
@@ -202,20 +242,6 @@ def imports(folder: Path) -> set[str]:
     names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
     return {name.partition(".")[0] for name in names} - sys.stdlib_module_names - {"dynamo"}
-
-
-def closure(names: Iterable[str]) -> set[str]:
-    """Distributions and what they require, as far as it is installed."""
-    results: set[str] = set()
-    waiting = [plain(name) for name in names if name]
-    while waiting:
-        name = waiting.pop()
-        if name in results or not any(importlib.metadata.distributions(name=name)):
-            continue
-        results.add(name)
-        required = [line for line in importlib.metadata.requires(name) or [] if "extra ==" not in line]
-        waiting += [plain(re.split(r"[^\w.-]", line)[0]) for line in required]
-    return results
 
 
 def plain(name: str) -> str:

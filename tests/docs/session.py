@@ -27,7 +27,7 @@ from tests.processes import living
 from tests.waiting import eventually
 
 ROOT: Final = Path(__file__).parents[2]
-OF_THE_CLONE: Final = ("examples", "charts", "crds", "docs", "Makefile", "pyproject.toml", "constraints.txt")
+OF_THE_CLONE: Final = ("examples", "charts", "crds", "docs", "Makefile", "pyproject.toml", "constraints.txt", "locks")
 PORTS: Final = (8000, 8080, 8788, 2379, 2380, 4222)
 PROGRAMS: Final = {
     "dynamo": "dynamo.cli", "dynamo-run": "dynamo.cli.run", "dynamo-frontend": "dynamo.frontend",

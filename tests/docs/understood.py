@@ -61,7 +61,7 @@ class Reader:
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self.folder = folder
-        for name in ("examples", "charts", "crds", "Makefile", "pyproject.toml", "constraints.txt"):
+        for name in ("examples", "charts", "crds", "Makefile", "pyproject.toml", "constraints.txt", "locks"):
             (folder / name).symlink_to(ROOT / name)
         patch.chdir(folder)
         patch.setattr(run, "_start", lambda _: 0)
@@ -153,7 +153,7 @@ def curl(words: list[str]) -> None:
 
 
 def helm(words: list[str]) -> None:
-    """The charts are there, and so are the values that are set. `check_helm.py` asks helm itself."""
+    """The charts are there, and so are the values that are set. `e2e/charts` asks helm itself."""
     for word in words:
         assert not word.startswith("charts/") or (ROOT / word / "Chart.yaml").is_file(), word
 

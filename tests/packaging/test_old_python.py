@@ -19,8 +19,9 @@ esac
 
 def test_an_old_python_is_refused_at_once(tmp_path: Path) -> None:
     """The line names what is needed and what there is; the next try with a newer one begins from nothing."""
-    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+    for name in ("Makefile", "pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path)
+    shutil.copytree(ROOT / "locks", tmp_path / "locks")
     old = tmp_path / "python3.10"
     old.write_text(OLD)
     old.chmod(0o755)

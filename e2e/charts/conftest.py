@@ -1,4 +1,4 @@
-"""Helm for the checks that render the charts; `test_*.py` here need none."""
+"""Helm for the tests that render the charts; those of tests/charts need none."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.charts.helm import Helm
+from e2e.charts.helm import Helm
 
 BUILD = "GOBIN=$HOME/.cache/dynamo-pipelines/bin go install helm.sh/helm/v3/cmd/helm@v3.19.2"
 

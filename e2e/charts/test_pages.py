@@ -1,20 +1,14 @@
-"""The pages' helm lines, asked of helm itself: `python -m pytest tests/docs/check_helm.py` (HELM=… for another one).
-
-Not among `make test`'s tests, as those of tests/charts that need helm are not: it isn't a Python package.
-"""
+"""The pages' helm lines, asked of helm itself."""
 
 from __future__ import annotations
 
 import pytest
-from tests.charts.conftest import helm
-from tests.charts.helm import Helm
+from e2e.charts.helm import Helm
 from tests.docs.pages import READ, steps
 from tests.docs.session import ROOT
 from tests.docs.style import title
 from tests.docs.test_pages import PAGES
 from tests.docs.understood import commands
-
-__all__ = ["helm"]  # the fixture
 
 LINES = [
     words
@@ -35,5 +29,5 @@ def test_it_renders(words: list[str], helm: Helm, monkeypatch: pytest.MonkeyPatc
 
 
 def test_there_are_some() -> None:
-    """The platform, and a pipeline from values."""
-    assert {words[3] for words in LINES} == {"charts/dynamo-platform", "charts/dynamo-pipeline"}
+    """The platform is installed so; a pipeline comes from its own file."""
+    assert {words[3] for words in LINES} == {"charts/dynamo-platform"}

@@ -1,4 +1,4 @@
-"""What helm makes of the charts. Run by hand or by the cluster tests: `pytest tests/charts/check_*.py`."""
+"""What helm makes of the charts."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.charts.documents import CHARTS, PIPELINE, PLATFORM, golden
-from tests.charts.helm import Helm, Manifest, RefusedError, containers, of_kind, pods
+from e2e.charts.helm import Helm, Manifest, RefusedError, containers, of_kind, pods
+from tests.charts.documents import CHARTS, PIPELINE, PLATFORM, ROOT, golden
 from tests.operator import kubernetes_schemas
 
 from dynamo.operator.api.v1alpha1 import DynamoPipeline
@@ -27,7 +27,7 @@ from dynamo.operator.credentials.platform import new_nats_keys
 from dynamo.operator.manifests import nats
 from dynamo.operator.settings import Settings, SignIn
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = ROOT / "tests/charts/golden"
 CASES = ["default", "everything", "external", "per-namespace"]
 STANDARD = {f"app.kubernetes.io/{n}" for n in ("name", "instance", "component", "part-of", "managed-by", "version")}
 CRD = "CustomResourceDefinition"
@@ -182,7 +182,7 @@ def test_the_global_registry_holds_for_every_image(helm: Helm) -> None:
     images = [c["image"] for _, c in containers(manifests)]
     cluster = settings(manifests).cluster
     images += [cluster.frontend_image, *cluster.worker_images.values()]
-    assert len(images) == 7
+    assert len(images) == 8
     assert [image for image in images if not image.startswith("registry.example/")] == []
 
 
@@ -269,6 +269,7 @@ def test_each_namespace_gets_the_nats_that_one_would_be(helm: Helm) -> None:
     )
     shared = of_kind(manifests, "StatefulSet")["demo-dynamo-platform-nats"]["spec"]["template"]["spec"]
     apart = namespaces_nats(per_namespace)["Deployment"]["spec"]["template"]["spec"]
+    assert [(each["tolerationSeconds"], each["effect"]) for each in apart.pop("tolerations")] == [(10, "NoExecute")] * 2
     assert {**shared, "volumes": []} == {**apart, "volumes": []}
     assert [v["name"] for v in shared["volumes"]] == [v["name"] for v in apart["volumes"]]
     secrets = [v["secret"] for v in apart["volumes"] if "secret" in v]
@@ -276,6 +277,26 @@ def test_each_namespace_gets_the_nats_that_one_would_be(helm: Helm) -> None:
     read = [item["key"] for s in secrets for item in s.get("items", [])]
     assert read == [nats.CONFIG, SERVER_CONF]
     assert [m["metadata"]["name"] for m in per_namespace if "nats" in m["metadata"]["name"]] == []
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("", 2),
+        ('{"key": "gpu", "operator": "Exists"}', 2),
+        ('{"key": "node.kubernetes.io/unreachable", "operator": "Exists", "tolerationSeconds": 60}', 1),
+        ('{"key": "node.kubernetes.io/unreachable", "effect": "NoSchedule", "operator": "Exists"}', 2),
+        ('{"operator": "Exists"}', 0),
+    ],
+)
+def test_a_namespaces_nats_leaves_a_lost_node_soon(given: str, kept: int, helm: Helm, tmp_path: Path) -> None:
+    """Unless the user's tolerations match that taint: theirs come first, and are all kept."""
+    values = tmp_path / "values.yaml"
+    values.write_text(f"nats: {{tolerations: [{given}]}}")
+    made = namespaces_nats(helm.render(PLATFORM, values))["Deployment"]["spec"]["template"]["spec"]["tolerations"]
+    asked = [json.loads(given)] if given else []
+    assert made[: len(asked)] == asked
+    assert [each["tolerationSeconds"] for each in made[len(asked) :]] == [10] * kept
 
 
 @pytest.mark.parametrize(

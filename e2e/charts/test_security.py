@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from tests.charts.check_rendering import namespaces_nats
-from tests.charts.documents import PLATFORM
-from tests.charts.helm import Helm, Manifest, containers, of_kind, pods
+from e2e.charts.helm import Helm, Manifest, containers, of_kind, pods
+from e2e.charts.test_rendering import namespaces_nats
+from tests.charts.documents import PLATFORM, ROOT
 
 from dynamo.operator.kube.resources import CHILDREN, ROUTES
 from dynamo.operator.manifests import nats
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = ROOT / "tests/charts/golden"
 READ = {"get", "list", "watch"}
 
 

@@ -1,0 +1,1 @@
+"""The charts, rendered by a real helm."""
