@@ -146,6 +146,13 @@ fuzz: $(VENV)/.dev ## hostile input for everything that reads any, while what it
 images: $(VENV)/.dev ## container images by docker, else by buildah; their archives go below ~/.cache/dynamo-pipelines
 	@PYTHONPATH=. $(BIN)/python -m e2e.images $(ARGS)
 
+.PHONY: release release-version
+release: $(VENV)/.dev ## wheel, sdist, charts, bills of materials and checksums into build/release (ARGS=--images: the images, too)
+	@PYTHONPATH=. $(BIN)/python -m release build $(ARGS)
+
+release-version: $(VENV)/.dev ## write the next version everywhere, and cut the changelog: make release-version TO=0.2.0
+	@PYTHONPATH=. $(BIN)/python -m release version $(TO)
+
 clean: ## remove the environments and caches
 	@rm -rf $(VENV) $(VLLM_VENV) $(SGLANG_VENV) $(GPU_VENV) $(DOCS_VENV) $(CLIENTS) $(ALERTS) build .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist
 

@@ -45,6 +45,8 @@ ARGO_CD = "github.com/argoproj/argo-cd/v3@v3.1.9"
 GATEWAY_API = "sigs.k8s.io/gateway-api@v1.3.0"
 # What Argo CD's image has beside it, and the library of our kubectl.
 KUSTOMIZE = "sigs.k8s.io/kustomize/kustomize/v5@v5.7.1"
+COSIGN = "github.com/sigstore/cosign/v3/cmd/cosign@v3.1.3"
+ACTIONLINT = "github.com/rhysd/actionlint/cmd/actionlint@v1.7.12"
 BENCH_TOOLS = ("sigs.k8s.io/kwok/cmd/kwok@v0.7.0",)
 
 
@@ -103,7 +105,8 @@ def fetch_for_tests(places: Places, *, full: bool) -> None:
         with step("what Argo CD's own test of health checks is built of"):
             _go(["test", "-trimpath", "-c", "-o", os.devnull, "./util/lua"], folder)
         _build_argo_cd(places, folder)
-        _install_tool(places, KUSTOMIZE)
+        for tool in (KUSTOMIZE, COSIGN, ACTIONLINT):
+            _install_tool(places, tool)
         redis_server(places)
 
 
