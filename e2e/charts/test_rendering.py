@@ -28,7 +28,7 @@ from dynamo.operator.manifests import nats
 from dynamo.operator.settings import Settings, SignIn
 
 GOLDEN = ROOT / "tests/charts/golden"
-CASES = ["default", "everything", "external", "per-namespace"]
+CASES = ["default", "everything", "external", "per-namespace", "ha"]
 STANDARD = {f"app.kubernetes.io/{n}" for n in ("name", "instance", "component", "part-of", "managed-by", "version")}
 CRD = "CustomResourceDefinition"
 

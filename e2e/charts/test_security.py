@@ -14,7 +14,7 @@ GOLDEN = ROOT / "tests/charts/golden"
 READ = {"get", "list", "watch"}
 
 
-@pytest.fixture(params=["default", "everything", "external", "per-namespace"])
+@pytest.fixture(params=["default", "everything", "external", "per-namespace", "ha"])
 def rendered(request: pytest.FixtureRequest, helm: Helm) -> list[Manifest]:
     """The platform with each set of values."""
     return helm.render(PLATFORM, GOLDEN / f"{request.param}.values.yaml")

@@ -21,7 +21,7 @@ CHARTS = [PLATFORM, PIPELINE]
 
 def golden(case: str) -> Golden:
     """What helm makes of the platform with a set of values."""
-    return Golden(Path(__file__).parent / "golden", case, of="default" if case == "per-namespace" else "")
+    return Golden(Path(__file__).parent / "golden", case, of="default" if case in ("per-namespace", "ha") else "")
 
 
 def schema(chart: Path) -> dict[str, Any]:

@@ -195,7 +195,7 @@ def test_every_value_is_used() -> None:
 
 
 @pytest.mark.parametrize("version", ["1.31", "1.34"])
-@pytest.mark.parametrize("case", ["default", "everything", "external", "per-namespace"])
+@pytest.mark.parametrize("case", ["default", "everything", "external", "per-namespace", "ha"])
 def test_golden_files_are_what_kubernetes_reads(case: str, version: str) -> None:
     """What helm makes (`e2e/charts` holds the files to it) has no field that the API server does not know."""
     for manifest in yaml.safe_load_all(golden(case).text()):

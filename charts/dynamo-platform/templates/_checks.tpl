@@ -36,8 +36,16 @@
 {{- fail (printf "\n\nPipelines sign in to %s, and for an external one that needs its credentials: name a Secret with %s in %s.auth.existingSecret, or set %s.auth.enabled=false where all who reach it may use it." $name $users $name $name) -}}
 {{- end -}}
 {{- end -}}
-{{- if and (gt (int .Values.operator.replicaCount) 1) (not .Values.operator.leaderElection.enabled) -}}
-{{- fail "\n\noperator.replicaCount is more than 1: set operator.leaderElection.enabled=true, or two operators would write at once." -}}
+{{- if and (gt (int (include "dynamo-platform.operators" .)) 1) (not .Values.operator.leaderElection.enabled) -}}
+{{- fail "\n\nmore than one operator is to run (operator.replicaCount, ha): set operator.leaderElection.enabled=true, or two operators would write at once." -}}
+{{- end -}}
+{{- if .Values.ha -}}
+{{- if and .Values.nats.enabled (not (include "dynamo-platform.natsApart" .)) -}}
+{{- fail "\n\nha makes three NATS servers in each namespace, and the values ask for one NATS for all: set nats.perNamespace=true, or name a NATS cluster of yours in nats.external.url with nats.enabled=false." -}}
+{{- end -}}
+{{- if and .Values.etcd.enabled (not .Values.etcd.persistence.enabled) -}}
+{{- fail "\n\nha needs etcd.persistence.enabled=true: a member that comes back without its data can't join the others again." -}}
+{{- end -}}
 {{- end -}}
 {{- range $name, $image := .Values.pipelines.images.workers -}}
 {{- if not $image -}}

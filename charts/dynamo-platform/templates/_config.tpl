@@ -29,6 +29,14 @@ shareDynamoNamespaces: {{ .Values.pipelines.shareDynamoNamespaces }}
 etcd:
   endpoints: {{ include "dynamo-platform.etcdEndpoints" . | splitList "," | toJson }}
   {{- include "dynamo-platform.signIn" (list . "etcd") | nindent 2 }}
+  {{- with include "dynamo-platform.etcdPeers" . }}
+  peers:
+    secret: {{ . }}
+    hosts:
+      {{- range until 3 }}
+      - {{ include "dynamo-platform.etcdSet" $ }}-{{ . }}.{{ include "dynamo-platform.etcdSet" $ }}.{{ $.Release.Namespace }}.svc
+      {{- end }}
+  {{- end }}
 nats:
   url: {{ include "dynamo-platform.natsUrl" . | quote }}
   {{- include "dynamo-platform.signIn" (list . "nats") | nindent 2 }}

@@ -24,8 +24,23 @@
 {{- include "dynamo-platform.fullname" . }}-etcd
 {{- end -}}
 
+{{/* etcd's StatefulSet, and the Service by which its members find each other. */}}
+{{- define "dynamo-platform.etcdSet" -}}
+{{- include "dynamo-platform.etcd" . }}{{ if .Values.ha }}-ha{{ end }}
+{{- end -}}
+
+{{/* The Secret with what members show each other; empty where there is one. */}}
+{{- define "dynamo-platform.etcdPeers" -}}
+{{- if and .Values.ha .Values.etcd.enabled }}{{ include "dynamo-platform.etcdSet" . }}-peers{{ end -}}
+{{- end -}}
+
 {{- define "dynamo-platform.nats" -}}
 {{- include "dynamo-platform.fullname" . }}-nats
+{{- end -}}
+
+{{/* How many operators run. */}}
+{{- define "dynamo-platform.operators" -}}
+{{- ternary (max 2 (int .Values.operator.replicaCount)) (int .Values.operator.replicaCount) .Values.ha -}}
 {{- end -}}
 
 {{/* ClusterRoles have no namespace: two releases of one name must not share them. */}}
@@ -133,11 +148,12 @@ imagePullSecrets:
 {{- $etcd := include "dynamo-platform.authSecret" (list . "etcd") -}}
 {{- $nats := include "dynamo-platform.authSecret" (list . "nats") -}}
 {{- $tls := ternary "" .Values.nats.tls.existingSecret (eq "true" (include "dynamo-platform.natsApart" .)) -}}
-{{- list $etcd .Values.etcd.tls.existingSecret $nats $tls | compact | uniq | toJson -}}
+{{- list $etcd .Values.etcd.tls.existingSecret (include "dynamo-platform.etcdPeers" .) $nats $tls | compact | uniq | toJson -}}
 {{- end -}}
 
 {{/* "true" where the operator makes a Secret that nobody named. */}}
 {{- define "dynamo-platform.makesSecrets" -}}
+{{- if include "dynamo-platform.etcdPeers" . }}true{{ end -}}
 {{- range list .Values.etcd (ternary dict .Values.nats (eq "true" (include "dynamo-platform.natsApart" .))) -}}
 {{- with .auth }}{{ if and .enabled (not .existingSecret) }}true{{ end }}{{ end -}}
 {{- end -}}

@@ -2,7 +2,7 @@
 {{- define "dynamo-platform.natsConfig" -}}
 port: 4222
 http_port: 8222
-server_name: {{ if include "dynamo-platform.natsApart" . }}dynamo-nats{{ else }}{{ include "dynamo-platform.nats" . }}{{ end }}
+server_name: {{ if .Values.ha }}$POD_NAME{{ else if include "dynamo-platform.natsApart" . }}dynamo-nats{{ else }}{{ include "dynamo-platform.nats" . }}{{ end }}
 max_payload: {{ .Values.nats.maxPayload | int64 }}
 max_pending: {{ .Values.nats.maxPending | int64 }}
 {{- if .Values.nats.auth.enabled }}
@@ -13,6 +13,19 @@ tls {
   ca_file: "/etc/nats/tls/ca.crt"
   cert_file: "/etc/nats/tls/tls.crt"
   key_file: "/etc/nats/tls/tls.key"
+}
+{{- end }}
+{{- if .Values.ha }}
+cluster {
+  name: dynamo
+  port: 6222
+  include ./auth/routes.conf
+  tls {
+    ca_file: "/etc/nats/auth/peers.crt"
+    cert_file: "/etc/nats/auth/peers.crt"
+    key_file: "/etc/nats/auth/peers.key"
+    verify: true
+  }
 }
 {{- end }}
 {{- end -}}
@@ -35,7 +48,7 @@ tls {
 {{- toYaml $tolerations -}}
 {{- end -}}
 
-{{/* Of a server's pod. Call with a dict: `root`, `config` (the volume with nats.conf), `auth` (the Secret with whom it trusts, or empty), `tolerations`. */}}
+{{/* Of a server's pod. Call with a dict: `root`, `config` (the volume with nats.conf), `auth` (the Secret with whom it trusts, or empty), `tolerations`. Several servers are always each namespace's own. */}}
 {{- define "dynamo-platform.natsPod" -}}
 {{- $root := .root -}}
 {{- $nats := $root.Values.nats -}}
@@ -56,6 +69,13 @@ containers:
     image: {{ include "dynamo-platform.image" (list $root $nats.image "") | quote }}
     imagePullPolicy: {{ $nats.image.pullPolicy }}
     command: [nats-server, --config, /etc/nats/nats.conf]
+    {{- if $root.Values.ha }}
+    env:
+      - name: POD_NAME
+        valueFrom:
+          fieldRef:
+            fieldPath: metadata.name
+    {{- end }}
     ports:
       - name: client
         containerPort: 4222
@@ -63,6 +83,11 @@ containers:
       - name: monitor
         containerPort: 8222
         protocol: TCP
+      {{- if $root.Values.ha }}
+      - name: routes
+        containerPort: 6222
+        protocol: TCP
+      {{- end }}
     startupProbe:
       httpGet:
         path: /healthz
@@ -112,13 +137,19 @@ volumes:
   - name: tmp
     emptyDir: {}
   {{- with .auth }}
-  # The keys in it stay out: the server needs to know whom to trust, no more.
+  # The keys in it stay out: the server needs to know whom to trust, and what several of them show each other.
   - name: auth
     secret:
       secretName: {{ . }}
       items:
         - key: server.conf
           path: server.conf
+        {{- if $root.Values.ha }}
+        {{- range list "routes.conf" "peers.crt" "peers.key" }}
+        - key: {{ . }}
+          path: {{ . }}
+        {{- end }}
+        {{- end }}
       defaultMode: 0440
   {{- end }}
   {{- with $nats.tls.existingSecret }}
@@ -135,6 +166,7 @@ volumes:
 {{- $config := dict "secret" (dict "secretName" "dynamo-nats" "items" (list $file) "defaultMode" 288) -}}
 tlsSecret: {{ .Values.nats.tls.existingSecret | quote }}
 networkPolicy: {{ .Values.networkPolicy.enabled }}
+replicas: {{ ternary 3 1 .Values.ha }}
 config: |
   {{- include "dynamo-platform.natsConfig" . | nindent 2 }}
 template:

@@ -18,6 +18,8 @@ from dynamo.operator.cluster.object_store import ObjectStore
 from dynamo.operator.cluster.pipeline_cache import PipelineCache
 from dynamo.operator.cluster.pipeline_watch import Handlers, Relay, WatchLag, watch
 from dynamo.operator.controller import Controller, sweep
+from dynamo.operator.credentials import etcd_peers
+from dynamo.operator.credentials.etcd_peers import EtcdPeers
 from dynamo.operator.credentials.pipeline_access import Access
 from dynamo.operator.kube.client import Api
 from dynamo.operator.kube.errors import ApiError
@@ -137,6 +139,8 @@ class _Manager:
         marks = Relay(lambda key, urgent: controller.mark(key, urgent=urgent))
         self._handlers = Handlers(marks, self._cache)
         self._watch_lag, self._restart = WatchLag(), asyncio.Event()
+        self._namespace = settings.own_namespace
+        self._etcd_peers = EtcdPeers(*settings.etcd_peers) if settings.etcd_peers else None
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -154,6 +158,8 @@ class _Manager:
     async def _all(self) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._access.keep(lambda owner: self._controller.mark(Key(*owner))), name="credentials")
+            if self._etcd_peers is not None:
+                group.create_task(etcd_peers.keep(self._api, self._namespace, self._etcd_peers), name="etcd's members")
             group.create_task(self._informer.run(), name="informer")
             group.create_task(self._working(), name="work")
             group.create_task(self._sweeping(), name="sweep")

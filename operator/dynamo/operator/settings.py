@@ -72,8 +72,15 @@ class SignIn(_Part):
         return SignIn.model_validate(self.model_dump(include=set(SignIn.model_fields)))
 
 
+class _Peers(_Part):
+    secret: str
+    hosts: list[str]
+
+
 class _Etcd(SignIn):
     endpoints: list[str]
+    peers: _Peers | None = None
+    """Where the chart installs several members: what they show each other, and their host names."""
 
 
 class _NatsServer(_Part):
@@ -83,6 +90,7 @@ class _NatsServer(_Part):
     template: dict[str, Any]
     tls_secret: str = ""
     network_policy: bool = True
+    replicas: PositiveInt = 1
 
 
 class _Nats(SignIn):
@@ -142,6 +150,8 @@ class Settings:
     """Of the installation in its namespace; the lease's, held or not."""
     etcd_sign_in: SignIn = field(default_factory=SignIn)
     nats_sign_in: SignIn = field(default_factory=SignIn)
+    etcd_peers: tuple[str, tuple[str, ...]] | None = None
+    """The Secret that several members of our own etcd share, and their host names."""
     nats_server: NatsServer | None = None
     """Each namespace with pipelines gets its own, like this; `nats` is unused then."""
     intervals: Intervals = field(default_factory=Intervals)
@@ -183,6 +193,7 @@ class Settings:
             name=file.leader_election.lease,
             etcd_sign_in=file.etcd.sign_in(),
             nats_sign_in=file.nats.sign_in(),
+            etcd_peers=(file.etcd.peers.secret, tuple(file.etcd.peers.hosts)) if file.etcd.peers else None,
             nats_server=NatsServer(**dict(file.nats.per_namespace)) if file.nats.per_namespace else None,
             intervals=_intervals(file.intervals),
             frontend_probing=file.frontend_probing.enabled,

@@ -10,6 +10,8 @@ import pytest
 from tests.system.outage.traffic import Answer, Traffic, traffic
 from tests.waiting import until
 
+from dynamo.runtime.transport.nats import HURRY
+
 pytestmark = [pytest.mark.processes, pytest.mark.servers, pytest.mark.timeout(180)]
 
 
@@ -85,6 +87,25 @@ async def test_each_server_of_nats_dies_in_turn(stack: Any) -> None:
         assert not wrong, f"{len(wrong)} of {len(answers)}: {wrong[:2]}"
         gaps = sorted(answer.gap for answer in answers)
         assert gaps[-1] < LONGEST_GAP, gaps[-5:]
+
+
+async def test_each_server_of_nats_falls_silent_in_turn(stack: Any) -> None:
+    """As on a lost node: it refuses nobody and answers nothing. Its clients ask the others; all streams are whole."""
+    servers = stack.use_nats_cluster()
+    frontend, _ = deployment(stack, delay_ms=20)
+
+    async with traffic(frontend.url) as clients:
+        clients.keep_up(20)
+        for server in servers:
+            await clients.come_and_go(20)
+            server.signal(signal.SIGSTOP)
+            await clients.come_and_go(60)
+            server.signal(signal.SIGCONT)
+        answers = await clients.ended()
+        wrong = [answer for answer in answers if not answer.exact]
+        assert not wrong, f"{len(wrong)} of {len(answers)}: {wrong[:2]}"
+        gaps = sorted(answer.gap for answer in answers)
+        assert gaps[-1] < LONGEST_GAP + 2 * HURRY, gaps[-5:]
 
 
 async def test_a_restart_of_nats_under_64_streams(stack: Any) -> None:

@@ -16,7 +16,7 @@ from dynamo.operator.cluster.observe import Live, label
 from dynamo.operator.cluster.writes import Apply, Conflict
 from dynamo.operator.manifests import naming
 from dynamo.operator.manifests.context import Manifest
-from dynamo.operator.manifests.nats import GROUP, NAME
+from dynamo.operator.manifests.nats import GROUP
 
 REMEDY: Final = "delete it, because the NATS of this namespace needs the name"
 
@@ -27,14 +27,14 @@ Owner = Mapping[str, Any]
 
 def needed(wanted: Sequence[Manifest], live: Iterable[Live], owners: Sequence[Owner]) -> Iterator[Apply | Conflict]:
     """Yield the writes after which `live` has what is wanted and belongs to `owners`, too; former owners stay."""
-    there = {item["kind"]: item for item in live if item["metadata"]["name"] == NAME}
+    there = {(item["kind"], item["metadata"]["name"]): item for item in live}
     for manifest in wanted:
-        kind = manifest["kind"]
-        existing = there.get(kind)
+        kind, name = manifest["kind"], manifest["metadata"]["name"]
+        existing = there.get((kind, name))
         if existing is None:
             yield Apply(_owned(manifest, owners))
         elif not is_ours(existing):
-            yield Conflict(kind, NAME, REMEDY)
+            yield Conflict(kind, name, REMEDY)
         elif not existing["metadata"].get("deletionTimestamp"):
             whole = _owned(manifest, [*owners_of(existing), *owners])
             if paths := differences(whole, existing):

@@ -29,7 +29,7 @@ from dynamo.operator.manifests import nats
 from dynamo.operator.manifests.context import RenderContext
 from dynamo.operator.manifests.nats import NatsServer
 
-_WRITTEN: Final = tuple(resource_of(kind) for kind in ("Service", "NetworkPolicy", "Deployment"))
+_WRITTEN: Final = tuple(resource_of(kind) for kind in ("Service", "NetworkPolicy", "PodDisruptionBudget", "Deployment"))
 _CERTIFICATES: Final = ("ca.crt", "tls.crt", "tls.key")
 
 
@@ -89,14 +89,16 @@ class NatsServers:
             raise ApiError(0, f"waiting for the Secret {nats.NAME} of deleted pipelines to be removed")
         kept = data_in(secret) if secret is not None and nats_changes.is_ours(secret) else {}
         public = {file: certificates[file] for file in _CERTIFICATES[:1] if file in certificates}
-        trust = trust_of(kept, config=server.config, draw=lambda: os.urandom(32), now=int(time.time()), files=public)
+        routes = nats.routes_host(namespace) if server.clustered else ""
+        trust = trust_of(kept, server.config, lambda: os.urandom(32), int(time.time()), public, routes)
         wanted = nats.manifests(server, namespace, trust.data, certificates.get("tls.crt", b""))
         seen = [*live, secret] if secret is not None else live
         owners = [nats_changes.owner(context.pipeline, context.uid)]
         if next(nats_changes.needed(wanted, seen, owners), None) is None:
             return _Wanted([], [], trust)
         owners += nats_changes.owners_in(await self._api.items(PIPELINES, namespace, heads_only=True))
-        objects = await gathered(self._api.get(kind, namespace, nats.NAME) for kind in _WRITTEN)
+        names = [(resource_of(manifest["kind"]), manifest["metadata"]["name"]) for manifest in wanted]
+        objects = await gathered(self._api.get(kind, namespace, name) for kind, name in names if kind != SECRETS)
         fresh = [item for item in (secret, *objects) if item is not None]
         return _split(list(nats_changes.needed(wanted, fresh, owners)), trust)
 

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from dynamo.operator.credentials import nats_keys
+from dynamo.operator.credentials import nats_keys, peer_certificates
 from dynamo.operator.credentials.nats_keys import Draw, KeysError, NatsIssuer
 from dynamo.operator.credentials.secret import Data, Material
-from dynamo.operator.manifests.nats import CONFIG
+from dynamo.operator.manifests.nats import CONFIG, ROUTES_PORT
 
 _KEYS: Final = (
     nats_keys.SERVER_CONF,
@@ -23,6 +23,10 @@ _KEYS: Final = (
     nats_keys.OPERATOR_SEED,
     nats_keys.ACCOUNT_SEED,
 )
+
+
+ROUTES_CONF: Final = "routes.conf"
+"""Where servers find each other, and the password by which they know each other: whoever has it may send anything."""
 
 
 @dataclass(frozen=True)
@@ -40,15 +44,41 @@ class Trust:
 
 
 def trust_of(
-    live: Mapping[str, bytes], config: str, draw: Draw, now: int, files: Mapping[str, bytes] | None = None
+    live: Mapping[str, bytes],
+    config: str,
+    draw: Draw,
+    now: int,
+    files: Mapping[str, bytes] | None = None,
+    routes: str = "",
 ) -> Trust:
-    """Return the keys of `live` if they are whole, else new ones; the configuration is always the given one."""
+    """Return the keys of `live` if they are whole, else new ones; the configuration is always the given one.
+
+    `routes`: the host name of all servers together, where there are several.
+    """
     kept: Data = {key: live[key] for key in _KEYS if key in live}
     issuer = _issuer(kept)
     if issuer is None:
         kept = nats_keys.new_platform(draw, now)
         issuer = NatsIssuer.of(kept)
+    if routes:
+        kept |= _peers(live, routes, now)
+        kept[ROUTES_CONF] = live.get(ROUTES_CONF) or _routes(routes, draw().hex())
     return Trust(issuer, {**kept, CONFIG: config.encode()}, files or {})
+
+
+def _peers(live: Mapping[str, bytes], host: str, now: int) -> Data:
+    """Return the certificate of `live` if it is whole, else a new one."""
+    if peer_certificates.is_for(live, [host]):
+        return {name: live[name] for name in (peer_certificates.CERTIFICATE, peer_certificates.KEY)}
+    return peer_certificates.new_certificate([host], now)
+
+
+def _routes(host: str, password: str) -> bytes:
+    """Return what a server's `cluster` block includes."""
+    return (
+        f'authorization {{ user: "routes", password: "{password}" }}\n'
+        f'routes: ["nats-route://routes:{password}@{host}:{ROUTES_PORT}"]\n'
+    ).encode()
 
 
 def _issuer(data: Mapping[str, bytes]) -> NatsIssuer | None:

@@ -42,12 +42,12 @@ from dynamo.runtime.transport.nats_protocol import NatsProtocol
 _log = logging.getLogger(__name__)
 
 DIAL: Final = 5.0
-HURRY: Final = 1.0
-"""Of a dial while there is another server to try: a lost node's doesn't refuse, it is silent."""
 """Seconds that one server may take to answer."""
+HURRY: Final = 1.0
+"""Of a dial, and between pings, while there is another server: a lost node's doesn't refuse, it is silent."""
 FLUSH: Final = 10.0
 KEEP_ALIVE: Final = 5.0
-"""Seconds between two pings of the server; one that takes twice as long ends the connection."""
+"""Seconds between two pings of the only server; one that takes twice as long ends the connection."""
 BACKOFF: Final = Backoff(0.1, 2.0, jitter=0.3)
 SAY_EVERY: Final = 10.0
 DEFAULT_MAX_PAYLOAD: Final = 1024 * 1024
@@ -144,11 +144,12 @@ class NatsBus:
 
     async def _until_closed(self, protocol: NatsProtocol) -> None:
         while not protocol.closed.done():
-            await asyncio.wait((protocol.closed,), timeout=KEEP_ALIVE)
+            every = HURRY if len(self._servers()) > 1 else KEEP_ALIVE
+            await asyncio.wait((protocol.closed,), timeout=every)
             if protocol.closed.done():
                 return
             pong = protocol.ping() if protocol.open else protocol.closed
-            await asyncio.wait((pong, protocol.closed), timeout=2 * KEEP_ALIVE)
+            await asyncio.wait((pong, protocol.closed), timeout=2 * every)
             if not pong.done():
                 _log.warning("NATS at %s does not answer pings; reconnecting.", self._where)
                 protocol.abort()

@@ -1,0 +1,79 @@
+"""`ha: true`: three etcd members, three NATS servers and two operators, each killed in turn under streaming traffic."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from e2e.cluster.cluster import wait_for
+from e2e.cluster.installation import Platform
+from e2e.cluster.outage import operator_down
+from e2e.cluster.releases import RELEASE, install
+from e2e.namespace import namespace_nats
+from e2e.namespace.namespace import Namespace
+from e2e.namespace.pipelines import Object, is_ready
+from e2e.traffic.busy import NAME, Load, Note, load, mocker, serve
+from e2e.traffic.traffic import traffic
+
+HA = ("--set", "ha=true", "--timeout=400s")
+BACK_SECONDS = 180
+SETTLE_SECONDS = 6.0
+GAP_SECONDS = 2.0
+"""Of a stream whose NATS server is killed."""
+FRONTEND: Object = {"replicas": 2, "migrationLimit": 3, "workerWaitTimeoutSeconds": 30}
+PARTS = {"etcd": 3, "operator": 2}
+
+
+@pytest.mark.alone
+@pytest.mark.full
+@pytest.mark.timeout(1800)
+def test_each_pod_is_killed_in_turn(namespace: Namespace, platform: Platform, record_property: Note) -> None:
+    """No request fails; a live pipeline gets there from one server each, and back."""
+    with operator_down(platform):
+        install(namespace)
+        serve(namespace, mocker(replicas=2), frontend=FRONTEND)
+        with traffic(namespace, NAME) as seen:
+            install(namespace, *HA)
+            wait_for(
+                "three NATS servers are Ready", lambda: _all_ready(namespace, namespace_nats.SELECTOR, 3), BACK_SECONDS
+            )
+            namespace.wait_ready(NAME, BACK_SECONDS)
+        record_property("streams while one server of each became three", str(seen))
+        for title, selector, count in _killed(namespace):
+            with load(namespace) as both:
+                for pod in _pods(namespace, selector):
+                    _kill(namespace, pod, selector, count)
+            record_property(f"{title} killed in turn", str(both.seen))
+            _judge(both)
+        namespace.kubectl("delete", f"dp/{NAME}", "--wait=true")
+
+
+def _judge(both: Load) -> None:
+    assert both.seen.failures == []
+    assert both.seen.complete == both.seen.sent > 0
+    assert both.seen.longest_gap < GAP_SECONDS
+    assert both.truth.lies == []
+
+
+def _killed(namespace: Namespace) -> list[tuple[str, str, int]]:
+    instance = f"app.kubernetes.io/instance={RELEASE},app.kubernetes.io/component="
+    platform = [(part, f"{instance}{part}", count) for part, count in PARTS.items()]
+    workers = f"dynamo.dev/pipeline={NAME},dynamo.dev/component=worker"
+    return [("NATS", namespace_nats.SELECTOR, 3), *platform, ("workers", workers, 2)]
+
+
+def _kill(namespace: Namespace, pod: Object, selector: str, count: int) -> None:
+    """End a pod without any time to say goodbye, and wait until there are as many as before."""
+    namespace.kubectl("delete", "pod", pod["metadata"]["name"], "--grace-period=0", "--force", seconds=BACK_SECONDS)
+    time.sleep(1.0)
+    wait_for(f"{count} are Ready", lambda: _all_ready(namespace, selector, count), BACK_SECONDS)
+    time.sleep(SETTLE_SECONDS)
+
+
+def _all_ready(namespace: Namespace, selector: str, count: int) -> bool:
+    pods = _pods(namespace, selector)
+    return len(pods) == count and all(map(is_ready, pods))
+
+
+def _pods(namespace: Namespace, selector: str) -> list[Object]:
+    return [pod for pod in namespace.list("v1/Pod", selector) if not pod["metadata"].get("deletionTimestamp")]
