@@ -37,33 +37,43 @@ class ReleaseError(Exception):
 
 def build(root: Path, out: Path, *, images: bool = False, key: Path | None = None) -> list[Path]:
     """Make `out` anew; return its files. ReleaseError where the checkout isn't as it was committed."""
-    commit, epoch = _commit(root)
+    commit, epoch = _commit(root, untracked=images)
     version = version_of(root)
     if wrong := [f"{name} says {said}" for name, said in spelled(root) if said != version]:
         raise ReleaseError(f"pyproject.toml is of version {version}: {', '.join(wrong)}")
-    shutil.rmtree(out, ignore_errors=True)
-    out.mkdir(parents=True)
+    if out.exists() and any(out.iterdir()) and not (out / SUMS).exists():
+        raise ReleaseError(f"{out} holds something else than a release, which would be deleted: name another folder")
     with tempfile.TemporaryDirectory() as folder:
         source = _checkout(root, Path(folder) / f"{_NAME}-{version}")
-        _python_packages(source, out, epoch)
-        for chart in sorted((source / "charts").iterdir()):
-            charts.pack(chart, out, epoch)
-        shutil.copyfile(source / "constraints.txt", out / "constraints.txt")
-        notes = notes_of((source / "CHANGELOG.md").read_text("utf-8"), version)
-        (out / "NOTES.md").write_text(notes, "utf-8")
-        locks = {f"locks/{path.name}": _digest(path) for path in sorted((source / "locks").glob("*.txt"))}
-        packages = installed.of_locks(source / "locks")
+        making = Path(folder) / "made"
+        making.mkdir(mode=0o755)
+        locks = _make(source, making, version, epoch, images=images)
+        _seal(making, commit, locks, images=images, key=key)
+        shutil.rmtree(out, ignore_errors=True)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(making, out)
+    return sorted(path for path in out.iterdir() if path.is_file())
+
+
+def _make(source: Path, out: Path, version: str, epoch: int, *, images: bool) -> dict[str, str]:
+    """Make all but what says who made it; return the digests of the locks by which it was made."""
+    _python_packages(source, out, epoch)
+    for chart in sorted((source / "charts").iterdir()):
+        charts.pack(chart, out, epoch)
+    shutil.copyfile(source / "constraints.txt", out / "constraints.txt")
+    notes = notes_of((source / "CHANGELOG.md").read_text("utf-8"), version)
+    (out / "NOTES.md").write_text(notes, "utf-8")
+    packages = installed.of_locks(source / "locks")
     (out / f"{_FILE}-{version}.cdx.json").write_text(bill(_NAME, version, packages, epoch), "utf-8")
     if images:
         packages += _images(out, version, epoch)
     (out / "LICENCES.txt").write_text(licences(packages), "utf-8")
-    _seal(out, commit, locks, images=images, key=key)
-    return sorted(path for path in out.iterdir() if path.is_file())
+    return {f"locks/{path.name}": _digest(path) for path in sorted((source / "locks").glob("*.txt"))}
 
 
-def _commit(root: Path) -> tuple[str, int]:
-    """Return the commit and its time, in seconds since 1970."""
-    if changed := _git(root, "status", "--porcelain", "--untracked-files=no"):
+def _commit(root: Path, *, untracked: bool) -> tuple[str, int]:
+    """Return the commit and its time, in seconds since 1970; `untracked` files count where images are made of them."""
+    if changed := _git(root, "status", "--porcelain", f"--untracked-files={'normal' if untracked else 'no'}"):
         raise ReleaseError(f"commit or stash first, since a release is made of a commit:\n{changed}")
     commit, _, epoch = _git(root, "log", "-1", "--format=%H %ct").partition(" ")
     return commit, int(epoch)

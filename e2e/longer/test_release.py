@@ -84,7 +84,7 @@ def test_cosign_takes_what_was_signed_and_no_flipped_byte(
     out = tmp_path / "out"
     build(clone, out, key=tmp_path / "ours.key")
     verify = [
-        cosign, "verify-blob", "--signature", f"{SUMS}.sig", "--insecure-ignore-tlog", "--key",
+        cosign, "verify-blob", "--bundle", f"{SUMS}.sigstore.json", "--insecure-ignore-tlog", "--key",
     ]  # fmt: skip
     good = run(*verify, tmp_path / "ours.pub", SUMS, folder=out)
     assert good.returncode == 0, good.stderr

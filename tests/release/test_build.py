@@ -173,6 +173,14 @@ def test_changes_must_be_committed(clone: Path, tmp_path: Path) -> None:
         build(other, tmp_path / "out")
 
 
+def test_a_folder_of_others_is_not_deleted(clone: Path, tmp_path: Path) -> None:
+    """A release before is; what else lies there stays."""
+    (tmp_path / "mine").write_text("kept")
+    with pytest.raises(ReleaseError, match="name another folder"):
+        build(clone, tmp_path)
+    assert (tmp_path / "mine").read_text() == "kept"
+
+
 def test_versions_that_differ_are_named(clone: Path, tmp_path: Path) -> None:
     """A chart of another version would install other images."""
     other = tmp_path / "clone"
