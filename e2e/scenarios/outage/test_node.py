@@ -19,6 +19,7 @@ from e2e.traffic.busy import NAME, ROLL_SECONDS, Load, Note, load, mocker, serve
 DOCKER_SECONDS = 30
 NOTICED_SECONDS = 30
 """Frontends leave its workers within seconds, and tell the operator; Kubernetes takes 40 to 50 s."""
+STEADY_SECONDS = 15.0
 FREE_SECONDS = 120
 """A node that was stopped before keeps its taint for some seconds."""
 AWAY_SECONDS = 20.0
@@ -99,8 +100,7 @@ def test_nats_leaves_a_stopped_node(namespace: Namespace, platform: Platform, re
         mocker(name="stays", replicas=1, podTemplate=where),
         frontend={"replicas": 1, "podTemplate": where},
     )
-    _moved_away(namespace, other, "nats")
-    namespace.wait_ready(NAME)
+    without_nats(namespace, other)
     (before,) = _nats(namespace)
     assert before["spec"]["nodeName"] == node
     with paused(node):
@@ -176,9 +176,25 @@ def _two_free(platform: Platform) -> list[str] | None:
 
 
 def without_nats(namespace: Namespace, node: str) -> None:
-    """The pipeline's NATS leaves the node: with it every worker would be lost, wherever it is."""
+    """The pipeline's NATS leaves the node: with it every worker would be lost, wherever it is.
+
+    The status tells of that some time later, which must not be taken for what comes after.
+    """
     _moved_away(namespace, node, "nats")
-    namespace.wait_ready(NAME)
+    _wait_steady(namespace)
+
+
+def _wait_steady(namespace: Namespace) -> None:
+    """Wait until the pipeline has been Ready for a while without a break."""
+    began = time.monotonic()
+
+    def steady() -> bool:
+        nonlocal began
+        if _unready(namespace):
+            began = time.monotonic()
+        return time.monotonic() - began > STEADY_SECONDS
+
+    wait_for("the pipeline stays Ready", steady, ROLL_SECONDS)
 
 
 def _moved_away(here: Namespace, node: str, part: str = "") -> None:
