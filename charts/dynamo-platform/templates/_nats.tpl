@@ -19,6 +19,8 @@ tls {
 cluster {
   name: dynamo
   port: 6222
+  # Where networks translate addresses, others would hear of the node's.
+  advertise: $POD_IP
   include ./auth/routes.conf
   tls {
     ca_file: "/etc/nats/auth/peers.crt"
@@ -75,6 +77,10 @@ containers:
         valueFrom:
           fieldRef:
             fieldPath: metadata.name
+      - name: POD_IP
+        valueFrom:
+          fieldRef:
+            fieldPath: status.podIP
     {{- end }}
     ports:
       - name: client

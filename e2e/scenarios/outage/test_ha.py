@@ -15,6 +15,8 @@ from e2e.namespace.pipelines import Object, is_ready
 from e2e.traffic.busy import NAME, Load, Note, load, mocker, serve
 from e2e.traffic.traffic import traffic
 
+from dynamo.operator.manifests import nats
+
 HA = ("--set", "ha=true", "--timeout=400s")
 BACK_SECONDS = 180
 SETTLE_SECONDS = 6.0
@@ -34,9 +36,7 @@ def test_each_pod_is_killed_in_turn(namespace: Namespace, platform: Platform, re
         serve(namespace, mocker(replicas=2), frontend=FRONTEND)
         with traffic(namespace, NAME) as seen:
             install(namespace, *HA)
-            wait_for(
-                "three NATS servers are Ready", lambda: _all_ready(namespace, namespace_nats.SELECTOR, 3), BACK_SECONDS
-            )
+            wait_for("three NATS servers are Ready", lambda: _three_servers(namespace), BACK_SECONDS)
             namespace.wait_ready(NAME, BACK_SECONDS)
         record_property("streams while one server of each became three", str(seen))
         for title, selector, count in _killed(namespace):
@@ -46,6 +46,13 @@ def test_each_pod_is_killed_in_turn(namespace: Namespace, platform: Platform, re
             record_property(f"{title} killed in turn", str(both.seen))
             _judge(both)
         namespace.kubectl("delete", f"dp/{NAME}", "--wait=true")
+
+
+def _three_servers(namespace: Namespace) -> bool:
+    """All of the same revision: the one that was alone has gone."""
+    deployment = namespace.get("apps/v1/Deployment", nats.NAME) or {}
+    status = deployment.get("status", {})
+    return [status.get(f"{what}eplicas") for what in ("updatedR", "availableR", "r")] == [3] * 3
 
 
 def _judge(both: Load) -> None:
