@@ -18,7 +18,6 @@ from e2e.images.make import make_images
 from e2e.images.recipes import read
 from e2e.kind.places import REPOSITORY, Places
 from e2e.kind.steps import StepError
-
 from release import charts, installed, provenance, signing
 from release.changelog import notes_of
 from release.materials import Package, bill, licences

@@ -11,7 +11,6 @@ from email.parser import HeaderParser
 from pathlib import Path
 
 import pytest
-
 from release import installed
 from release.changelog import cut, notes_of
 from release.materials import Package

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -71,10 +72,14 @@ async def test_in_text_a_stream_that_began_ends_with_one_error(place: Workplace)
     up = place.up(written(place, text=True))
     place.wait_until(lambda: all(place.is_ready(part, 0) for part in PARTS), "all serve", 90)
     streams = Streams(up.wait_for("url ").split()[1], "test", TOKENS)
-    (victim,) = server_of(place, "worker-0")
-    answers = await streams.all(PROMPTS, lambda: kill([victim]), after=STREAMS // 4)
+    for restarts in range(1, 4):  # on a busy machine all that began may be over when the signal comes
+        (victim,) = server_of(place, "worker-0")
+        answers = await streams.all(PROMPTS, functools.partial(kill, [victim]), after=STREAMS // 4)
+        broken = [(stream, whole) for stream, whole in zip(answers, WHOLE, strict=True) if stream.error]
+        if broken:
+            break
+        place.wait_until(functools.partial(place.is_ready, "worker-0", restarts), "it is whole again", 90)
     await streams.close()
-    broken = [(stream, whole) for stream, whole in zip(answers, WHOLE, strict=True) if stream.error]
     assert 0 < len(broken) <= STREAMS // 2
     assert all(stream.text and whole.startswith(stream.text) for stream, whole in broken)
     assert all("engines that take text can't go on" in stream.error for stream, _ in broken)
