@@ -109,7 +109,7 @@ test-docs: docs $(VENV)/.dev ## open every page of the site and the console in C
 
 lock: $(VENV)/.dev ## resolve constraints.txt and locks/ again within pyproject.toml's bounds (ARGS=--upgrade: newest versions)
 	@$(PIP) --quiet uv && $(BIN)/uv pip compile pyproject.toml -o constraints.txt $(LOCK) $(ARGS)
-	@PYTHONPATH=. $(BIN)/python -m images.locks
+	@PYTHONPATH=. $(BIN)/python -m images.locks $(EXTRAS)
 
 e2e: $(VENV)/.dev ## scenarios on a real cluster: kind with three nodes, made for it; E2E_KUBECONFIG names another
 	@$(E2E) test $(ARGS)

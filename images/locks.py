@@ -1,4 +1,6 @@
-"""Write locks/: what each environment and each image installs, with the hashes of its files. `make lock` runs it.
+"""Write locks/: what each environment and each image installs, with the hashes of its files: `locks.py EXTRA...`.
+
+`make lock` runs it, with the extras that constraints.txt covers.
 
 `constraints.txt` says which version; a lock says which of them, and what their files are: pip refuses any other.
 """
@@ -25,22 +27,21 @@ IMAGES: Final[dict[str, list[str]]] = {
 ALONE: Final[dict[str, list[str]]] = {"operator": ["operator"]}
 ENVIRONMENTS: Final[dict[str, list[str]]] = {
     "quickstart": ["--extra", "quickstart"],
-    "dev": [*(f"--extra={name}" for name in (
-        "frontend", "worker", "operator", "cli", "cluster", "fastokens", "quickstart", "mistralrs", "zmq",
-    )), "--group", "dev"],
-}  # fmt: skip
-"""What `make up` and `make test` install, as uv is asked for it."""
+    "dev": ["--group", "dev"],
+}
+"""What `make up` and `make test` install, as uv is asked for it; the second also has the extras of constraints.txt."""
 
 
-def main() -> None:
+def main(extras_of_dev: list[str]) -> None:
     """Resolve each within constraints.txt."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     hatchling = "\n".join(project["build-system"]["requires"]) + "\n"
     write(BUILD, hatchling, ["-"])
     for name, extras in (IMAGES | ALONE).items():
         write(name, "\n".join(needs(project["project"], extras, name in ALONE)) + "\n", ["-"])
+    extras = [f"--extra={extra}" for extra in extras_of_dev]
     for name, words in ENVIRONMENTS.items():
-        write(name, hatchling, ["pyproject.toml", "-", *words])
+        write(name, hatchling, ["pyproject.toml", "-", *words, *(extras if name == "dev" else [])])
 
 
 def write(name: str, requirements: str, words: list[str]) -> None:
@@ -55,4 +56,4 @@ def write(name: str, requirements: str, words: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -48,11 +48,11 @@ def main(words: list[str]) -> int:
 
 
 def _number(version: str) -> None:
-    old = version_of(ROOT)
+    old, path = version_of(ROOT), ROOT / "CHANGELOG.md"
+    text = cut(path.read_text("utf-8"), version, datetime.datetime.now(datetime.UTC).date())
     for name in set_version(ROOT, version):
         sys.stdout.write(f"{name}: {old} is {version} now\n")
-    path = ROOT / "CHANGELOG.md"
-    path.write_text(cut(path.read_text("utf-8"), version, datetime.datetime.now(datetime.UTC).date()), "utf-8")
+    path.write_text(text, "utf-8")
     sys.stdout.write("CHANGELOG.md: what was unreleased has its heading\n")
 
 

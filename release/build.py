@@ -20,7 +20,7 @@ from e2e.kind.places import REPOSITORY, Places
 from e2e.kind.steps import StepError
 from release import charts, installed, provenance, signing
 from release.changelog import notes_of
-from release.materials import Package, bill, licences
+from release.sbom import Package, licences, sbom_of
 from release.versions import spelled, version_of
 
 SUMS: Final = "SHA256SUMS"
@@ -48,7 +48,8 @@ def build(root: Path, out: Path, *, images: bool = False, key: Path | None = Non
         making.mkdir(mode=0o755)
         locks = _make(source, making, version, epoch, images=images)
         _seal(making, commit, locks, images=images, key=key)
-        shutil.rmtree(out, ignore_errors=True)
+        if out.exists():
+            shutil.rmtree(out)
         out.parent.mkdir(parents=True, exist_ok=True)
         shutil.move(making, out)
     return sorted(path for path in out.iterdir() if path.is_file())
@@ -63,7 +64,7 @@ def _make(source: Path, out: Path, version: str, epoch: int, *, images: bool) ->
     notes = notes_of((source / "CHANGELOG.md").read_text("utf-8"), version)
     (out / "NOTES.md").write_text(notes, "utf-8")
     packages = installed.of_locks(source / "locks")
-    (out / f"{_FILE}-{version}.cdx.json").write_text(bill(_NAME, version, packages, epoch), "utf-8")
+    (out / f"{_FILE}-{version}.cdx.json").write_text(sbom_of(_NAME, version, packages, epoch), "utf-8")
     if images:
         packages += _images(out, version, epoch)
     (out / "LICENCES.txt").write_text(licences(packages), "utf-8")
@@ -123,7 +124,7 @@ def _images(out: Path, version: str, epoch: int) -> list[Package]:
     for image in made:
         packages = installed.of_image(image.file)
         shutil.copyfile(image.file, out / f"{image.name}-{version}.tar")
-        (out / f"{image.name}-{version}.cdx.json").write_text(bill(image.name, version, packages, epoch), "utf-8")
+        (out / f"{image.name}-{version}.cdx.json").write_text(sbom_of(image.name, version, packages, epoch), "utf-8")
         everything += packages
     return everything
 

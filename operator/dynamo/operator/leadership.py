@@ -19,7 +19,6 @@ from dynamo.operator.cluster.pipeline_cache import PipelineCache
 from dynamo.operator.cluster.pipeline_watch import Handlers, Relay, WatchLag, watch
 from dynamo.operator.controller import Controller, sweep
 from dynamo.operator.credentials import etcd_peers
-from dynamo.operator.credentials.etcd_peers import EtcdPeers
 from dynamo.operator.credentials.pipeline_access import Access
 from dynamo.operator.kube.client import Api
 from dynamo.operator.kube.errors import ApiError
@@ -139,8 +138,7 @@ class _Manager:
         marks = Relay(lambda key, urgent: controller.mark(key, urgent=urgent))
         self._handlers = Handlers(marks, self._cache)
         self._watch_lag, self._restart = WatchLag(), asyncio.Event()
-        self._namespace = settings.own_namespace
-        self._etcd_peers = EtcdPeers(*settings.etcd_peers) if settings.etcd_peers else None
+        self._namespace, self._etcd_peers = settings.own_namespace, settings.etcd_peers
 
     async def run(self) -> None:
         """Run until cancelled."""

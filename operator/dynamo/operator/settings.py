@@ -133,6 +133,16 @@ class _File(_Part):
 
 
 @dataclass(frozen=True)
+class EtcdPeers:
+    """Several etcd members of the chart's."""
+
+    secret: str
+    """With the certificate that they share; in the operator's own namespace."""
+    hosts: tuple[str, ...]
+    """DNS names of the members."""
+
+
+@dataclass(frozen=True)
 class Settings:
     """Settings of the operator and of what it gives to pipelines."""
 
@@ -150,8 +160,8 @@ class Settings:
     """Of the installation in its namespace; the lease's, held or not."""
     etcd_sign_in: SignIn = field(default_factory=SignIn)
     nats_sign_in: SignIn = field(default_factory=SignIn)
-    etcd_peers: tuple[str, tuple[str, ...]] | None = None
-    """The Secret that several members of our own etcd share, and their host names."""
+    etcd_peers: EtcdPeers | None = None
+    """Where our own etcd has several members."""
     nats_server: NatsServer | None = None
     """Each namespace with pipelines gets its own, like this; `nats` is unused then."""
     intervals: Intervals = field(default_factory=Intervals)
@@ -193,7 +203,7 @@ class Settings:
             name=file.leader_election.lease,
             etcd_sign_in=file.etcd.sign_in(),
             nats_sign_in=file.nats.sign_in(),
-            etcd_peers=(file.etcd.peers.secret, tuple(file.etcd.peers.hosts)) if file.etcd.peers else None,
+            etcd_peers=EtcdPeers(file.etcd.peers.secret, tuple(file.etcd.peers.hosts)) if file.etcd.peers else None,
             nats_server=NatsServer(**dict(file.nats.per_namespace)) if file.nats.per_namespace else None,
             intervals=_intervals(file.intervals),
             frontend_probing=file.frontend_probing.enabled,

@@ -6,20 +6,25 @@ import asyncio
 import dataclasses
 import re
 import ssl
+import time
 from pathlib import Path
 
 import aiohttp
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from tests.operator.apiserver import ApiServer
 from tests.operator.credentials.bench import NOW
 from tests.operator.credentials.nats_bench import SERVER, Bench, run
 
-from dynamo.operator.credentials.etcd_peers import EtcdPeers, make
+from dynamo.operator.credentials.etcd_peers import make
+from dynamo.operator.credentials.nats_trust import trust_of
 from dynamo.operator.credentials.peer_certificates import CERTIFICATE, KEY, is_for, new_certificate
 from dynamo.operator.credentials.secret import data_in
 from dynamo.operator.kube.client import Api
 from dynamo.operator.kube.resources import SECRETS
 from dynamo.operator.manifests import nats
+from dynamo.operator.settings import EtcdPeers
 
 CLUSTER = dataclasses.replace(SERVER, replicas=3)
 HOSTS = ["etcd-0.etcd.dynamo.svc", "etcd-1.etcd.dynamo.svc"]
@@ -135,6 +140,52 @@ def test_a_certificate_that_does_not_fit_is_none() -> None:
     assert not is_for({**data, KEY: other[KEY]}, HOSTS)
     assert not is_for({CERTIFICATE: data[CERTIFICATE]}, HOSTS)
     assert not is_for({**data, CERTIFICATE: b"nothing"}, HOSTS)
+
+
+def test_a_hostile_key_costs_nothing() -> None:
+    """A tenant may write the Secret of its namespace: a key of another kind or size is not even read."""
+    data = new_certificate(HOSTS, NOW.timestamp())
+    encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    large = rsa.generate_private_key(65537, 4096).private_bytes(encoding, form, serialization.NoEncryption())
+    locked = ec.generate_private_key(ec.SECP256R1()).private_bytes(
+        encoding, form, serialization.BestAvailableEncryption(b"x")
+    )
+    other = ed25519.Ed25519PrivateKey.generate().private_bytes(encoding, form, serialization.NoEncryption())
+    began = time.process_time()
+    for key in (large, locked, other, b"-----BEGIN PRIVATE KEY-----\n" + b"A" * 1_000_000, b""):
+        assert not is_for({**data, KEY: key}, HOSTS)
+        assert not is_for({**data, CERTIFICATE: data[CERTIFICATE] * 1000, KEY: key}, HOSTS)
+    assert time.process_time() - began < 1.0
+
+
+def test_what_somebody_else_wrote_into_the_secret_is_replaced() -> None:
+    """Routes to a foreign server don't stay, nor a certificate of others; the password that we made does."""
+    first = trust_of({}, "", lambda: bytes(32), 1, None, "routes.serving.svc").data
+    added = first["routes.conf"] + b'routes: ["nats-route://elsewhere:6222"]\n'
+    again = trust_of({**first, "routes.conf": added, KEY: b"x"}, "", lambda: bytes(32), 1, None, "routes.serving.svc")
+    assert again.data["routes.conf"] == first["routes.conf"]
+    assert is_for(again.data, ["routes.serving.svc"])
+    assert again.data["signing.nk"] == first["signing.nk"]
+    for written in (b"", b"x" * 1_000_000):
+        new = trust_of({**first, "routes.conf": written}, "", lambda: bytes([7] * 32), 1, None, "routes.serving.svc")
+        assert (b"07" * 32) in new.data["routes.conf"]
+
+
+def test_another_certificate_is_another_pod() -> None:
+    """Servers with the old one would be strangers to those with the new one: all are replaced."""
+
+    async def case(bench: Bench) -> None:
+        await bench.reconcile()
+        before = bench.one("Deployment")["spec"]["template"]["metadata"]["annotations"]
+        secret = bench.one("Secret")
+        del secret["data"][KEY]
+        bench.server.put(secret, "serving")
+        await bench.reconcile()
+        await bench.reconcile()
+        assert is_for(bench.data(), [nats.routes_host("serving")])
+        assert bench.one("Deployment")["spec"]["template"]["metadata"]["annotations"] != before
+
+    run(case, CLUSTER)
 
 
 async def test_the_members_secret_is_made_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from dynamo.runtime.transport.nats import HURRY
 pytestmark = [pytest.mark.processes, pytest.mark.servers, pytest.mark.timeout(180)]
 
 
+Act = Callable[[Any], None]
+"""Does something to a process."""
 LONGEST_GAP = 6.0
 """Seconds, on a machine that does much else; a quiet one needs a third of it."""
 
@@ -72,25 +75,22 @@ async def test_each_node_of_etcd_dies_in_turn(stack: Any) -> None:
 
 async def test_each_server_of_nats_dies_in_turn(stack: Any) -> None:
     """Three servers with routes, each killed under 20 streams and started again: all are whole, and none waits long."""
-    servers = stack.use_nats_cluster()
-    frontend, _ = deployment(stack, delay_ms=20)
-
-    async with traffic(frontend.url) as clients:
-        clients.keep_up(20)
-        for server in servers:
-            await clients.come_and_go(20)
-            await asyncio.to_thread(server.kill)
-            await clients.come_and_go(20)
-            server.restart()
-        answers = await clients.ended()
-        wrong = [answer for answer in answers if not answer.exact]
-        assert not wrong, f"{len(wrong)} of {len(answers)}: {wrong[:2]}"
-        gaps = sorted(answer.gap for answer in answers)
-        assert gaps[-1] < LONGEST_GAP, gaps[-5:]
+    gaps = await _taken_in_turn(stack, lambda server: server.kill(), lambda server: server.restart(), away=20)
+    assert gaps[-1] < LONGEST_GAP, gaps[-5:]
 
 
 async def test_each_server_of_nats_falls_silent_in_turn(stack: Any) -> None:
     """As on a lost node: it refuses nobody and answers nothing. Its clients ask the others; all streams are whole."""
+    gaps = await _taken_in_turn(
+        stack, lambda server: server.signal(signal.SIGSTOP), lambda server: server.signal(signal.SIGCONT), away=60
+    )
+    assert gaps[-1] < LONGEST_GAP + 2 * HURRY, gaps[-5:]
+
+
+async def _taken_in_turn(
+    stack: Any, take: Callable[[Any], None], give: Callable[[Any], None], away: int
+) -> list[float]:
+    """Take each of three servers from its clients for `away` streams; return the longest gap of each, sorted."""
     servers = stack.use_nats_cluster()
     frontend, _ = deployment(stack, delay_ms=20)
 
@@ -98,14 +98,13 @@ async def test_each_server_of_nats_falls_silent_in_turn(stack: Any) -> None:
         clients.keep_up(20)
         for server in servers:
             await clients.come_and_go(20)
-            server.signal(signal.SIGSTOP)
-            await clients.come_and_go(60)
-            server.signal(signal.SIGCONT)
+            await asyncio.to_thread(take, server)
+            await clients.come_and_go(away)
+            give(server)
         answers = await clients.ended()
         wrong = [answer for answer in answers if not answer.exact]
         assert not wrong, f"{len(wrong)} of {len(answers)}: {wrong[:2]}"
-        gaps = sorted(answer.gap for answer in answers)
-        assert gaps[-1] < LONGEST_GAP + 2 * HURRY, gaps[-5:]
+        return sorted(answer.gap for answer in answers)
 
 
 async def test_a_restart_of_nats_under_64_streams(stack: Any) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from dataclasses import dataclass
 from typing import Final
 
 from dynamo.operator.credentials import peer_certificates
@@ -18,21 +17,12 @@ from dynamo.operator.credentials.secret import data_in
 from dynamo.operator.kube.client import Api
 from dynamo.operator.kube.errors import ApiError
 from dynamo.operator.kube.resources import SECRETS
+from dynamo.operator.settings import EtcdPeers
 
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS: Final = 60.0
 AGAIN_SECONDS: Final = 2.0
-
-
-@dataclass(frozen=True)
-class EtcdPeers:
-    """Several etcd members of the chart's."""
-
-    secret: str
-    """In the operator's own namespace."""
-    hosts: tuple[str, ...]
-    """DNS names of the members."""
 
 
 async def keep(api: Api, namespace: str, peers: EtcdPeers) -> None:

@@ -7,6 +7,7 @@ long as users can be made with it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -27,6 +28,8 @@ _KEYS: Final = (
 
 ROUTES_CONF: Final = "routes.conf"
 """Where servers find each other, and the password by which they know each other: whoever has it may send anything."""
+_PASSWORD: Final = re.compile(rb'password: "([0-9a-f]{64})"')
+_ROUTES_BYTES: Final = 1024
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,7 @@ def trust_of(
         issuer = NatsIssuer.of(kept)
     if routes:
         kept |= _peers(live, routes, now)
-        kept[ROUTES_CONF] = live.get(ROUTES_CONF) or _routes(routes, draw().hex())
+        kept[ROUTES_CONF] = _routes(routes, _password(live) or draw().hex())
     return Trust(issuer, {**kept, CONFIG: config.encode()}, files or {})
 
 
@@ -71,6 +74,12 @@ def _peers(live: Mapping[str, bytes], host: str, now: int) -> Data:
     if peer_certificates.is_for(live, [host]):
         return {name: live[name] for name in (peer_certificates.CERTIFICATE, peer_certificates.KEY)}
     return peer_certificates.new_certificate([host], now)
+
+
+def _password(live: Mapping[str, bytes]) -> str:
+    """Return the password of routes that a Secret has; empty where there is none that we made."""
+    given = _PASSWORD.search(live.get(ROUTES_CONF, b"")[:_ROUTES_BYTES])
+    return given[1].decode() if given else ""
 
 
 def _routes(host: str, password: str) -> bytes:

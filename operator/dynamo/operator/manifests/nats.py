@@ -153,7 +153,7 @@ def _deployment(server: NatsServer, namespace: str, data: Mapping[str, bytes], c
     Not a StatefulSet: nobody takes the place of its pod on a node that is lost.
     """
     given = server.template.get("metadata") or {}
-    read = {key: data[key].decode("utf-8", "replace") for key in sorted(data) if key.endswith(".conf")}
+    read = {key: data[key].decode("utf-8", "replace") for key in sorted(data) if key.endswith((".conf", ".crt"))}
     changes = digest([read, certificate.decode("utf-8", "replace")])[:16]
     metadata = {
         "labels": {**(given.get("labels") or {}), **labels()},

@@ -238,9 +238,7 @@ class OpenAiServer:
         answer = TokensAnswer(self._open, self._faults, self._dialect, request, room)
         return self._begin(call, answer, sink, fills_block=not adapter and len(request.token_ids) >= self._block_size)
 
-    def _begin(
-        self, call: Call, answer: TextAnswer | TokensAnswer, sink: Sink, *, fills_block: bool = False
-    ) -> Abort:  # fmt: skip
+    def _begin(self, call: Call, answer: TextAnswer | TokensAnswer, sink: Sink, *, fills_block: bool = False) -> Abort:
         running = self._run(call, answer, fills_block=fills_block)
         task = asyncio.get_running_loop().create_task(running, name="openai request")
         self._open.add(task, sink)

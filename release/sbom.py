@@ -36,7 +36,7 @@ class Package:
         return PackageURL(self.kind, "debian" if self.kind == "deb" else None, self.name, self.version)
 
 
-def bill(name: str, version: str, packages: Iterable[Package], epoch: int) -> str:
+def sbom_of(name: str, version: str, packages: Iterable[Package], epoch: int) -> str:
     """Return the document about something of ours that consists of `packages`."""
     there = sorted(set(packages))
     subject = Component(
