@@ -106,6 +106,7 @@ docs: $(DOCS_VENV)/.ready ## the site, strictly, into build/site (ARGS=--serve s
 test-docs: docs $(VENV)/.dev ## open every page of the site and the console in Chromium: console, pictures, diagrams, width, foreign hosts
 	@PYTHONPATH=. $(DOCS_VENV)/bin/python -m docs.site.check_pages build/site --pictures build/pictures
 	@PYTHONPATH=. $(DOCS_VENV)/bin/python -m docs.site.check_console $(BIN)/dynamo --pictures build/pictures --axe $(DOCS_VENV)/axe.min.js
+	@PYTHONPATH=. $(DOCS_VENV)/bin/python -m docs.site.check_cluster_page $(BIN)/python --pictures build/pictures --axe $(DOCS_VENV)/axe.min.js
 
 lock: $(VENV)/.dev ## resolve constraints.txt and locks/ again within pyproject.toml's bounds (ARGS=--upgrade: newest versions)
 	@$(PIP) --quiet uv && $(BIN)/uv pip compile pyproject.toml -o constraints.txt $(LOCK) $(ARGS)

@@ -123,6 +123,10 @@ class Console:
     def __init__(self, tab: Browser) -> None:
         self._tab = tab
 
+    def open(self, url: str) -> None:
+        """Open a page."""
+        self._tab.open(url)
+
     def said(self, expression: str, *, awaited: bool = False) -> Any:
         """Return what the page says of an expression."""
         answer = self._tab.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=awaited)

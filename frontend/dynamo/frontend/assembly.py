@@ -105,7 +105,8 @@ async def frontend(runtime: DistributedRuntime, settings: FrontendSettings) -> A
 
 def _snapshot(services: Services) -> bytes:
     """Return what the console shows now."""
-    return snapshot(services.pool, services.restarts_of, services.connected(), services.recent.latest())
+    recent = services.recent.latest()
+    return snapshot(services.pool, services.restarts_of, services.connected(), recent, services.limiter)
 
 
 def _watcher(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
@@ -47,7 +49,9 @@ def test_workers_come_take_requests_and_die(make_site: Callable[..., Site]) -> N
     """Each is listed with what it does; which one took what and why, with the costs of the other one."""
     site = make_site(router_mode="kv")
     with watched(site) as texts:
-        assert until(texts, lambda _: True) == {"workers": [], "total": 0, "models": [], "routes": []}
+        begun = until(texts, lambda _: True)
+        assert begun.pop("limits")["in_flight"] == 0
+        assert begun == {"workers": [], "total": 0, "models": [], "routes": []}
         first, second = (site.worker(Echo()) for _ in range(2))
         listed = until(texts, lambda fields: len(fields["workers"]) == 2 and fields["models"])
         assert [model["id"] for model in listed["models"]] == ["m"]
@@ -80,6 +84,22 @@ def test_nobody_sees_words_ids_or_keys_of_others(make_site: Callable[..., Site],
         while not json.loads(seen[-1])["routes"]:
             seen.append(next(texts))
         assert not any(word in text for text in seen for word in (SECRET, *KEYS))
+
+
+def test_callers_are_counted_without_their_names(make_site: Callable[..., Site]) -> None:
+    """With a limit for each caller: how many there are, and what the busiest have, until their requests are over."""
+    site = make_site(max_requests_per_client=3, max_concurrent_requests=8)
+    site.worker(engine := Echo())
+    hold = asyncio.Event()
+    site.call(lambda: setattr(engine, "hold", hold))
+    with watched(site) as texts, ThreadPoolExecutor(3) as pool:
+        asked = [pool.submit(ask, site, **{"x-tenant-id": tenant}) for tenant in (SECRET, SECRET, "other")]
+        used = until(texts, lambda fields: fields["limits"]["in_flight"] == 3)["limits"]
+        assert used == {"in_flight": 3, "most": 8, "most_per_client": 3, "callers": 2, "busiest": [2, 1]}
+        site.call(hold.set)
+        assert {one.result(20).status_code for one in asked} == {200}
+        over = until(texts, lambda fields: fields["limits"]["in_flight"] == 0)["limits"]
+        assert (over["callers"], over["busiest"]) == (0, [])
 
 
 def test_routing_keeps_nothing_while_nobody_looks(served: Site) -> None:

@@ -11,7 +11,8 @@ from dynamo.operator.kube.resources import Resource
 
 READ_SECONDS: Final = 5.0
 WITHIN_SECONDS: Final = 30.0
-_MOST: Final = 500
+MOST: Final = 500
+"""Objects of one kind that are read."""
 _SUFFIXES: Final = {
     "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18,
     "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50, "Ei": 2.0**60,
@@ -51,5 +52,5 @@ class Look:
 
     def items(self, resource: Resource, namespace: str | None, **query: str) -> list[Live] | None:
         """Return the first of a kind; None where they may not be seen."""
-        answer = self.get(resource.path(namespace), resource.plural, limit=str(_MOST), **query)
+        answer = self.get(resource.path(namespace), resource.plural, limit=str(MOST), **query)
         return None if answer is None else list(answer.get("items") or [])

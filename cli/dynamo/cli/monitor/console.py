@@ -1,28 +1,55 @@
-"""`dynamo console`: the address of the page for browsers, of what is up here or of a frontend by its URL."""
+"""`dynamo console`: the page for browsers, of what is up here, of a frontend by its URL, or of a whole cluster."""
 
 from __future__ import annotations
 
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import click
+
+from dynamo.cli.commands.cluster_options import cluster_options
+
+if TYPE_CHECKING:
+    from dynamo.cli.cluster.kubeconfig import Target
 
 EPILOG = """\b
 Examples:
   dynamo console                              addresses of what is up here
   dynamo console --open                       and in the browser
   dynamo console http://gpu-1:8000            of a frontend elsewhere
-  dynamo get-url NAME -n NAMESPACE --port-forward     of a cluster: open what it
-                                              prints, without /v1
+  dynamo console --cluster --open             all pipelines of a cluster
+  dynamo console --cluster -n team-a          those of one namespace
+  dynamo get-url NAME -n NAMESPACE --port-forward     one of a cluster: open
+                                              what it prints, without /v1
 
 \b
-Exit codes: 0 there is one, 1 nothing serves, or its console is off.
-The asyncio tasks of a process are another command's: dynamo tasks.
+--cluster shows what your kubeconfig lets you read, to this machine and to
+whoever has the key in the address. It changes nothing.
+Exit codes: 0 there is one, 1 nothing serves, or its console is off,
+130 interrupted. The asyncio tasks of a process: dynamo tasks.
 """
 
 
 @click.command("console", epilog=EPILOG)
 @click.argument("url", required=False)
 @click.option("--open", "opens", is_flag=True, help="Open it in the browser.")
-def console(url: str | None, opens: bool) -> None:
-    """Print where the console is: a page to chat with models and watch workers."""
+@click.option("--cluster", "whole", is_flag=True, help="Serve a page of a cluster's pipelines until Ctrl-C.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, show_default="a free one", help="Port of --cluster's page."
+)
+@cluster_options("With --cluster: one namespace. Default: all.")
+def console(url: str | None, opens: bool, whole: bool, port: int, target: Target) -> None:
+    """Print where the console is: a page to chat with models and watch workers, or a cluster's pipelines."""
+    if whole:
+        if url is not None:
+            raise click.UsageError("either a URL or --cluster")
+        _serve_cluster(target, port, opens)
+        return
+    if target != type(target)() or port:
+        raise click.UsageError("--namespace, --context, --kubeconfig and --port go with --cluster")
     from dynamo.cli.local.next_steps import has_console
 
     pages = [page for page in _frontends(url) if has_console(page)]
@@ -35,6 +62,35 @@ def console(url: str | None, opens: bool) -> None:
         click.echo(f"{page}/")
         if opens and click.launch(f"{page}/"):
             raise click.ClickException("no browser could be opened from here")
+
+
+def _serve_cluster(target: Target, port: int, opens: bool) -> None:
+    """Serve the page, with a key of this run in its address."""
+    import secrets
+
+    from dynamo.cli.cluster.client import connect
+    from dynamo.cli.monitor.cluster_console.sampler import ClusterSampler
+    from dynamo.cli.monitor.cluster_console.server import LOOPBACK, ClusterConsole, listen, serve
+
+    cluster, key = connect(target), secrets.token_urlsafe(24)
+    with contextlib.closing(listen(port)) as listener, contextlib.ExitStack() as opened:
+        port = listener.getsockname()[1]
+        address = f"http://{LOOPBACK}:{port}/#key={key}"
+        sampler = ClusterSampler(cluster, target.namespace)
+        click.echo(address)
+        click.echo(f"Shows pipelines of {cluster.label}, as you may read them. Press Ctrl-C to stop.", err=True)
+        if opens and not opened.enter_context(_opened(address)):
+            click.echo("no browser could be opened from here: open the address above", err=True)
+        serve(ClusterConsole(sampler.sample, key, port), listener)
+
+
+@contextlib.contextmanager
+def _opened(address: str) -> Iterator[bool]:
+    """Open an address that has a key in the browser, by a private file: other users see the words of a command."""
+    with tempfile.TemporaryDirectory(prefix="dynamo-console-") as folder:
+        page = Path(folder) / "open.html"
+        page.write_text(f'<meta http-equiv="refresh" content="0; url={address}">', encoding="ascii")
+        yield not click.launch(page.as_uri())
 
 
 def _frontends(url: str | None) -> list[str]:

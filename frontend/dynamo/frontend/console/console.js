@@ -1,6 +1,6 @@
 // The console: wires the playground, the key and the live view to each other.
 import { Pane, forget } from "./chat.js";
-import { again, watch } from "./live.js";
+import { watch } from "./live.js";
 import { at, get, hasKey, make, onKey, put } from "./page.js";
 
 const MOST_IMAGES = 4, MOST_BYTES = 4 << 20;
@@ -151,6 +151,6 @@ at("copy").addEventListener("click", async () => {
   catch { getSelection().selectAllChildren(at("curl")); put(at("copied"), "Selected: copy it with your keyboard."); }
 });
 const onModels = (models) => panes.forEach((pane) => pane.offer(models));
-onKey(() => { forget(); again(onModels); at("prompt").focus(); });
 show();
-watch(onModels);
+const again = watch(onModels);
+onKey(() => { forget(); again(); at("prompt").focus(); });

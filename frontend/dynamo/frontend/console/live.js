@@ -1,50 +1,15 @@
 // What the server streams: models, workers, and which worker took what and why.
-import { ask, askForKey, at, events, keyKnown, make, needsKey, problem, put, rows, say } from "./page.js";
+import { at, make, put, rows, say } from "./page.js";
+import { follow } from "./stream.js";
 
-const AGAIN = 1000, LATEST = 15000, SILENCE = 25000, STAYS = 15000, MOST_DRAWN = 12, MOST_GONE = 12, ROW = 34, WIDTH = 400;
+const STAYS = 15000, MOST_DRAWN = 12, MOST_GONE = 12, ROW = 34, WIDTH = 400;
 const SVG = "http://www.w3.org/2000/svg";
-let stream = null, timer = 0, wait = AGAIN, seen = 0, first = true;
+let seen = 0, first = true;
 let known = new Map(); // worker -> its row, as last sent
 const gone = new Map(); // worker -> { row, since }
 const took = new Map(); // worker -> when it last took a request
 
-export function watch(onModels) {
-  document.addEventListener("visibilitychange", () => { if (document.hidden) close(); else open(onModels); });
-  open(onModels);
-}
-
-export function again(onModels) { close(); open(onModels); }
-
-function close() {
-  clearTimeout(timer);
-  if (stream) stream.abort();
-  stream = null;
-}
-
-async function open(onModels) {
-  clearTimeout(timer);
-  if (document.hidden || stream || needsKey()) return;
-  const mine = stream = new AbortController();
-  let silent = setTimeout(() => mine.abort(), SILENCE);
-  const alive = () => { clearTimeout(silent); silent = setTimeout(() => mine.abort(), SILENCE); };
-  let why = "The server doesn't answer; trying again.";
-  try {
-    const reply = await ask("console/events", { signal: mine.signal });
-    if (!reply.ok) { why = await problem(reply); throw new Error(why); }
-    keyKnown();
-    await events(reply, (data) => { wait = AGAIN; show(JSON.parse(data), onModels); }, alive);
-    why = "";
-  } catch (error) {
-    if (error.status === 401) why = "";
-  }
-  clearTimeout(silent);
-  if (stream !== mine) return; // closed by us
-  stream = null;
-  if (needsKey()) { askForKey(false); return; }
-  if (why) say(why, true);
-  timer = setTimeout(() => open(onModels), wait * (0.5 + Math.random() / 2)); // not all pages at once
-  wait = Math.min(LATEST, wait * 2);
-}
+export function watch(onModels) { return follow("console/events", (state) => show(state, onModels)); }
 
 function show(state, onModels) {
   onModels(state.models);
@@ -54,6 +19,7 @@ function show(state, onModels) {
   routes.forEach((route) => took.set(route.worker, performance.now()));
   notice(state.workers);
   showWorkers(state);
+  put(at("limits"), limits(state.limits));
   showRoutes(state.routes);
   draw(state.workers);
   say(`${state.models.length} model(s), ${state.total} worker(s)`);
@@ -84,6 +50,14 @@ function showWorkers(state) {
   const more = state.total - state.workers.length;
   put(at("workers-note"), (more > 0 ? `${more} more worker(s) aren't listed. ` : "")
     + "In flight: requests of this frontend process. Running, queue and KV: as the worker says.");
+}
+
+// Who asks isn't told, only how many requests the busiest have.
+function limits(used) {
+  if (!used) return "";
+  const all = `Requests in this process: ${used.in_flight}${used.most === null ? "" : ` of ${used.most}`}.`;
+  if (used.most_per_client === null || !used.callers) return all;
+  return `${all} Of ${used.callers} caller(s), the busiest first: ${used.busiest.join(", ")}; at most ${used.most_per_client} each.`;
 }
 
 function why(route) {

@@ -30,6 +30,8 @@ export function askForKey(wrong) {
   if (first) at("key").focus();
 }
 
+export function useKey(text) { key = text; }
+
 export function keyKnown() { at("key-form").hidden = true; }
 
 export function onKey(then) {
@@ -90,7 +92,7 @@ export function rows(body, lines, empty) {
       const cell = row.cells[place] || row.insertCell();
       cell.colSpan = cells.length === 1 ? columns : 1;
       put(cell, String(text));
-      cell.className = text === "ready" ? "good" : text === "away" || text === "gone" ? "bad" : "";
+      cell.className = text === "ready" ? "good" : ["away", "gone", "stalled"].includes(text) ? "bad" : "";
     });
   });
 }

@@ -8,7 +8,7 @@ from dynamo.frontend.http.guard import WORKERS
 from dynamo.frontend.http.settings import AccessSettings
 
 STYLE: Final = "/console/console.css"
-SCRIPTS: Final = ("/console/console.js", "/console/chat.js", "/console/live.js", "/console/page.js")
+SCRIPTS: Final = tuple(f"/console/{name}.js" for name in ("console", "chat", "live", "page", "stream"))
 EVENTS: Final = "/console/events"
 _HTML: Final = "text/html"
 _LONGEST_ACCEPT: Final = 4096

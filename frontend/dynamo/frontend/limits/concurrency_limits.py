@@ -7,8 +7,9 @@ A request for several answers counts as so many once that is known: it may be th
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from dynamo.frontend.errors import RATE_LIMITED, ApiError, over_quota, overloaded
 from dynamo.frontend.http.requests import Scope, header
@@ -19,6 +20,15 @@ MODEL_FULL: Final = "model_full"
 _CALLER_HEADERS: Final = (b"x-tenant-id", b"authorization", b"x-api-key")
 """Who asks, the first that is there: what a gateway says of its tenants is finer than the key that it uses itself."""
 K = TypeVar("K", bytes, str)
+
+
+class LimitsInUse(NamedTuple):
+    """How much of the limits is in use now."""
+
+    inside: int
+    callers: int
+    busiest: list[int]
+    """Requests of the callers that have most, without their names; empty where callers aren't counted."""
 
 
 class Slot:
@@ -36,14 +46,14 @@ class ConcurrencyLimiter:
     """Counts who is inside. What it keeps of callers and models is bounded by the requests that are."""
 
     def __init__(self, limits: ConcurrencyLimits, refused: Callable[[str], None] = lambda reason: None) -> None:
-        self._limits, self._refused = limits, refused
+        self.limits, self._refused = limits, refused
         self.inside = 0
         self._of_caller: dict[bytes, int] = {}
         self._of_model: dict[str, int] = {}
 
     def enter(self, scope: Scope) -> Slot:
         """Let a request in by its headers; raises the 503 or 429 that refuses it."""
-        limits = self._limits
+        limits = self.limits
         if limits.requests is not None and self.inside >= limits.requests:
             raise self._full(f"this frontend has {self.inside} requests already", FRONTEND_FULL)
         caller = None
@@ -58,7 +68,7 @@ class ConcurrencyLimiter:
 
     def to_model(self, slot: Slot, model: str, answers: int = 1) -> None:
         """Count a request as so many answers of a model; raises the 503 that refuses it."""
-        most, there = self._limits.per_model, self._of_model.get(model, 0)
+        most, there = self.limits.per_model, self._of_model.get(model, 0)
         if most is not None:
             if there >= most:
                 raise self._full(f"model '{model}' has {there} requests here already", MODEL_FULL)
@@ -72,6 +82,10 @@ class ConcurrencyLimiter:
     def _full(self, text: str, reason: str) -> ApiError:
         self._refused(reason)
         return overloaded(f"{text}; try again in a moment.", reason)
+
+    def in_use(self, most: int) -> LimitsInUse:
+        """Return how much is in use, with the requests of so many callers at most."""
+        return LimitsInUse(self.inside, len(self._of_caller), heapq.nlargest(most, self._of_caller.values()))
 
     def leave(self, slot: Slot) -> None:
         """Count a request out that is over; once per slot."""

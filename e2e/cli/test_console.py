@@ -1,0 +1,176 @@
+"""`dynamo console --cluster` against a real API server: what it shows, to whom, and what it never does."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+from e2e.apiserver.plane import Plane
+from e2e.cli.cluster_page import page, snapshots
+from e2e.cli.shell import Shell, install_crd
+
+PIPELINE: dict[str, Any] = {
+    "apiVersion": "dynamo.dev/v1alpha1", "kind": "DynamoPipeline", "metadata": {"name": "llama"},
+    "spec": {"components": [{"engine": "mocker"}]},
+}  # fmt: skip
+CPU = {"type": "Utilization", "averageUtilization": 50}
+SCALER: dict[str, Any] = {
+    "apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "by-queue"},
+    "spec": {
+        "scaleTargetRef": {"apiVersion": "dynamo.dev/v1alpha1", "kind": "DynamoPipeline", "name": "llama"},
+        "minReplicas": 1, "maxReplicas": 6,
+        "metrics": [{"type": "Resource", "resource": {"name": "cpu", "target": CPU}}],
+    },
+}  # fmt: skip
+SCALED: dict[str, Any] = {
+    "currentReplicas": 2, "desiredReplicas": 4, "currentMetrics": None,
+    "conditions": [
+        {"type": "ScalingLimited", "status": "False", "reason": "DesiredWithinRange", "message": "within its bounds"}
+    ],
+}  # fmt: skip
+LABELS = {"dynamo.dev/pipeline": "llama", "dynamo.dev/component": "worker"}
+POD: dict[str, Any] = {
+    "apiVersion": "v1", "kind": "Pod",
+    "metadata": {"name": "llama-worker-r1-0", "labels": LABELS},
+    "spec": {"containers": [{"name": "worker", "image": "none", "resources": {"limits": {"nvidia.com/gpu": 2}}}]},
+}  # fmt: skip
+QUOTA: dict[str, Any] = {
+    "apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "gpus"},
+    "spec": {"hard": {"requests.nvidia.com/gpu": "8"}},
+}  # fmt: skip
+
+
+def until(address: str, key: str, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """The first snapshot of which something holds, within half a minute."""
+    end, last = time.monotonic() + 30, {}
+    for last in snapshots(address, key):
+        if holds(last):
+            return last
+        if time.monotonic() > end:
+            break
+    pytest.fail(f"the page never showed it: {last}")
+
+
+def llama(snapshot: dict[str, Any], namespace: str) -> dict[str, Any]:
+    """The pipeline of a test; empty where it isn't listed."""
+    found = (p for p in snapshot["pipelines"] if (p["namespace"], p["name"]) == (namespace, "llama"))
+    return next(found, {})
+
+
+def made(shell: Shell) -> None:
+    for body in (PIPELINE, SCALER, QUOTA, POD):
+        shell.kubectl("create", "-f", "-", text=json.dumps(body))
+    shell.kubectl(
+        "patch", "hpa", "by-queue", "--subresource=status", "--type=merge", "-p", json.dumps({"status": SCALED})
+    )
+
+
+def test_pipelines_scaling_and_namespaces_are_shown_and_follow(shell: Shell) -> None:
+    """Conditions, the autoscaler's wish and why, devices and quotas; a change comes to the open page."""
+    made(shell)
+    parts = [
+        {
+            "name": "worker",
+            "revision": "r1",
+            "replicas": 4,
+            "updatedReplicas": 1,
+            "readyReplicas": 2,
+            "availableReplicas": 2,
+        }
+    ]
+    shell.write_status("llama", "False", "Starting", "worker: 2 of 4 ready", components=parts, model="m")
+    with page(shell) as (address, key):
+        watched = snapshots(address, key)
+        one = llama(next(watched), shell.namespace)
+        assert (one["state"], one["reason"], one["message"]) == ("waiting", "Starting", "worker: 2 of 4 ready")
+        assert (one["available"], one["wanted"], one["model"], one["engines"]) == (2, 4, "m", "mocker")
+        assert [part["name"] for part in one["parts"]] == ["worker"]
+        assert "pod llama-worker-r1-0" in one["parts"][0]["text"]
+        assert one["scaling"]["conditions"][0]["message"] == "within its bounds"
+        assert {name: one["scaling"][name] for name in ("by", "min", "max", "current", "desired")} == {
+            "by": "by-queue", "min": 1, "max": 6, "current": 2, "desired": 4,
+        }  # fmt: skip
+        shell.write_status("llama", "True", "Serving", "serves", components=parts, model="m")
+        later = until(address, key, lambda s: llama(s, shell.namespace)["state"] == "ready")
+        (namespace,) = (n for n in later["namespaces"] if n["name"] == shell.namespace)
+        assert (namespace["pipelines"], namespace["ready"], namespace["pods"]) == (1, 1, 1)
+        assert namespace["devices"] == {"nvidia.com/gpu": 2}
+        assert namespace["quotas"] == [{"resource": "requests.nvidia.com/gpu", "used": "2", "hard": "8"}]
+        shell.kubectl("delete", "dp", "llama")
+        until(address, key, lambda s: not llama(s, shell.namespace))
+
+
+def test_only_who_has_the_key_reads_anything(shell: Shell) -> None:
+    """No key, a wrong one, another host's name, another method: each a refusal, none with data. The page has none."""
+    made(shell)
+    with page(shell) as (address, key):
+        events = f"{address}console/events"
+        assert httpx.get(events).status_code == 401
+        assert httpx.get(events, headers={"authorization": f"Bearer {key}x"}).status_code == 401
+        right = {"authorization": f"Bearer {key}"}
+        assert httpx.get(events, headers=right | {"host": "evil.example"}).status_code == 421
+        assert httpx.post(events, headers=right).status_code == 405
+        whole = httpx.get(address)
+        assert whole.headers["content-security-policy"].startswith("default-src 'none'; script-src 'self'")
+        assert shell.namespace not in whole.text
+        for name in ("cluster.js", "console.css", "page.js", "stream.js"):
+            assert httpx.get(f"{address}console/{name}").status_code == 200
+        assert httpx.get(f"{address}console/../../../etc/passwd").status_code == 404
+
+
+def test_it_shows_what_the_user_may_read(shell: Shell) -> None:
+    """Nothing of other namespaces to a user of one; what can't be seen is said; and so is that nothing may be."""
+    made(shell)
+    nobody = shell.as_nobody()
+    with page(nobody) as (address, key):
+        assert "name one with -n" in next(snapshots(address, key))["error"]
+    rules = {
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": "reader"},
+        "rules": [{"apiGroups": ["dynamo.dev"], "resources": ["dynamopipelines"], "verbs": ["list"]}],
+    }  # fmt: skip
+    shell.kubectl("create", "-f", "-", text=json.dumps(rules))
+    shell.kubectl("create", "rolebinding", "reader", "--role=reader", f"--serviceaccount={shell.namespace}:nobody")
+    with page(nobody, "-n", shell.namespace) as (address, key):
+        seen = until(address, key, lambda s: bool(s["pipelines"]))
+        assert [p["name"] for p in seen["pipelines"]] == ["llama"]
+        assert llama(seen, shell.namespace)["scaling"] is None
+        assert any(text.startswith("pods: you may not") for text in seen["unseen"])
+
+
+def test_a_server_that_goes_away_is_told_of_and_comes_back(bare: Plane) -> None:
+    """The page keeps what it had, says why nothing is new, and goes on by itself."""
+    install_crd(bare)
+    shell = Shell.fresh(bare)
+    made(shell)
+    with page(shell) as (address, key):
+        assert llama(next(snapshots(address, key)), shell.namespace)
+        bare.kill_apiserver()
+        gone = until(address, key, lambda s: bool(s["error"]))
+        assert llama(gone, shell.namespace)
+        bare.start_apiserver()
+        until(address, key, lambda s: not s["error"])
+
+
+def test_mistakes_are_sentences(shell: Shell) -> None:
+    """Words that don't go together, and a port that is taken."""
+    both = shell.run("console", "--cluster", "http://127.0.0.1:1")
+    assert (both.returncode, both.stderr.splitlines()[-1]) == (2, "Error: either a URL or --cluster")
+    alone = shell.run("console", "-n", "default")
+    assert alone.returncode == 2
+    assert "go with --cluster" in alone.stderr
+    with page(shell) as (address, _):
+        taken = shell.run("console", "--cluster", "--port", address.rstrip("/").rpartition(":")[2])
+        assert taken.returncode == 1
+        assert "choose another with --port" in taken.stderr
+
+
+def test_what_it_was_asked_for_is_not_in_the_words_of_its_process(shell: Shell) -> None:
+    """The key is printed, and stands in no command line."""
+    with page(shell) as (_, key):
+        listed = subprocess.run(["ps", "axww", "-o", "args"], capture_output=True, text=True, check=True).stdout
+        assert key not in listed
