@@ -141,6 +141,8 @@ def _tools(places: Places, *, full: bool = False) -> Docker:
 
 def _up(places: Places, *, full: bool) -> Kind:
     docker = _tools(places)
+    if full:
+        binaries.build_otelcol(places)
     names = [] if full else read(REPOSITORY).usual
     images = make_images(places, names, tool="buildah" if docker.private else "")
     kind = cluster.up(places, docker)

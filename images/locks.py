@@ -13,17 +13,17 @@ import tomllib
 from pathlib import Path
 from typing import Final
 
-from images.needs import needs
+from images.needs import IN_EVERY_IMAGE, needs
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 BUILD: Final = "build"
 """What builds our own wheel; the environments of `make` have it, too."""
 IMAGES: Final[dict[str, list[str]]] = {
-    "frontend": ["frontend", "fastokens"],
-    "worker": ["worker"],
-    **{f"worker-{engine}": ["worker", engine] for engine in ("llamacpp", "mistralrs", "openai")},
+    "frontend": ["frontend", "fastokens", *IN_EVERY_IMAGE],
+    "worker": ["worker", *IN_EVERY_IMAGE],
+    **{f"worker-{engine}": ["worker", engine, *IN_EVERY_IMAGE] for engine in ("llamacpp", "mistralrs", "openai")},
 }
-"""Extras of each image; the command line isn't part of one."""
+"""Extras of each image of a pipeline; the command line isn't part of one."""
 ALONE: Final[dict[str, list[str]]] = {"operator": ["operator"]}
 ENVIRONMENTS: Final[dict[str, list[str]]] = {
     "quickstart": ["--extra", "quickstart"],

@@ -17,6 +17,9 @@ from typing import Any
 # Engines that are part of the worker itself; every other one is an extra of its own name.
 BUILT_IN = ("mocker", "echo_core", "echo_full", "python")
 
+# What operators of a cluster switch on for all pipelines, whatever their engine: traces.
+IN_EVERY_IMAGE = ("otel",)
+
 # Wheels that bring the same modules under another name.
 VARIANTS = {"cuda": {"mistralrs": "mistralrs-cuda"}}
 
@@ -58,7 +61,7 @@ def main(words: list[str]) -> None:
     parser.add_argument("project", type=Path, help="pyproject.toml")
     parser.add_argument("extras", nargs="+", metavar="EXTRA")
     asked = parser.parse_args(words)
-    lines = needs(tomllib.loads(asked.project.read_text())["project"], asked.extras)
+    lines = needs(tomllib.loads(asked.project.read_text())["project"], [*asked.extras, *IN_EVERY_IMAGE])
     if asked.variant:
         lines = of_variant(lines, asked.variant)
     elif asked.locks and (lock := lock_of(asked.locks, asked.extras)).exists():

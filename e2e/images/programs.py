@@ -14,8 +14,6 @@ from e2e.kind.archive import Image, layer_of, write
 from e2e.kind.places import Places
 from e2e.kind.steps import StepError
 
-_FOLDER = "usr/local/bin"
-
 
 def find(program: Program, places: Places) -> Path:
     """The program on this machine: a built binary, or what a Python package brings."""
@@ -34,16 +32,16 @@ def name_of(program: Program, binary: Path) -> str:
     """A name that changes with the program's bytes."""
     with binary.open("rb") as content:
         found = hashlib.file_digest(content, "sha256").hexdigest()
-    return f"{program.name}-{digest(binary=found, reference=program.reference)}"
+    return f"{program.name}-{digest(binary=found, reference=program.reference, folder=program.folder)}"
 
 
 def make(program: Program, binary: Path, file: Path) -> None:
     """One layer with a static program on PATH, as the official images have it."""
     with tempfile.TemporaryDirectory(dir=file.parent) as work:
         folder = Path(work) / "root"
-        (folder / _FOLDER).mkdir(parents=True)
-        shutil.copyfile(binary, folder / _FOLDER / program.command)
-        (folder / _FOLDER / program.command).chmod(0o755)
+        (folder / program.folder).mkdir(parents=True)
+        shutil.copyfile(binary, folder / program.folder / program.command)
+        (folder / program.folder / program.command).chmod(0o755)
         timeless(folder)
         layer = layer_of(folder, Path(work) / "layer")
         write(Image([program.reference], [layer], {"WorkingDir": "/"}), file)

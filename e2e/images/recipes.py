@@ -13,6 +13,8 @@ import yaml
 
 _HUB = "docker.io"
 OPENAI = {"ENGINE": "openai"}
+COLLECTOR = f"{_HUB}/otel/opentelemetry-collector:0.165.0"
+"""That takes traces in a scenario; e2e/kind/go/otelcol has its version."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,10 @@ class Program:
     command: str
     built: str = ""
     """The file among our built binaries; empty: called as the command is."""
+    folder: str = "usr/local/bin"
+    """Where the official image has it."""
+    is_full: bool = False
+    """Whether only scenarios marked `full` need it."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +86,7 @@ class Catalogue:
     def usual(self) -> list[str]:
         """Those that scenarios need which aren't marked `full`."""
         rare = {recipe.name for recipe in self.recipes if recipe.is_full}
+        rare |= {program.name for program in self.programs if program.is_full}
         return [name for name in self.names if name not in rare]
 
 
@@ -115,6 +122,7 @@ def catalogue(values: Mapping[str, Any], version: str) -> Catalogue:
         programs=(
             Program("etcd", _reference(values["etcd"]["image"], version), "etcd", built="platform-etcd"),
             Program("nats", _reference(values["nats"]["image"], version), "nats-server"),
+            Program("otelcol", COLLECTOR, "otelcol", built="otelcol", folder="", is_full=True),
         ),
     )
 

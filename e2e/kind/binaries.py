@@ -95,6 +95,13 @@ def build_kstatus(places: Places) -> Path:
     return places.bin / "kstatus"
 
 
+def build_otelcol(places: Places) -> Path:
+    """OpenTelemetry's Collector, with what the tests need of it."""
+    places.bin.mkdir(parents=True, exist_ok=True)
+    _build_module(places, "otelcol", ((".",),), "-s -w")
+    return places.bin / "otelcol"
+
+
 def fetch_for_tests(places: Places, *, full: bool) -> None:
     """What tests read of others' sources: `make e2e` runs them in a network without a way out."""
     build_kstatus(places)
@@ -105,6 +112,7 @@ def fetch_for_tests(places: Places, *, full: bool) -> None:
         with step("what Argo CD's own test of health checks is built of"):
             _go(["test", "-trimpath", "-c", "-o", os.devnull, "./util/lua"], folder)
         _build_argo_cd(places, folder)
+        build_otelcol(places)
         for tool in (KUSTOMIZE, COSIGN, ACTIONLINT):
             _install_tool(places, tool)
         redis_server(places)

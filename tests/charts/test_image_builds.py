@@ -46,7 +46,7 @@ def read_version() -> str:
 
 def test_images_that_only_long_scenarios_need_are_left_out_of_the_others() -> None:
     """An engine's own image, and the worker built beside it, which holds our source and so changes with it."""
-    assert set(CATALOGUE.names) - set(CATALOGUE.usual) == {"llama-server", "worker-beside"}
+    assert set(CATALOGUE.names) - set(CATALOGUE.usual) == {"llama-server", "worker-beside", "otelcol"}
     beside = next(recipe for recipe in CATALOGUE.recipes if recipe.name == "worker-beside")
     assert (beside.target, beside.parent, beside.holds_source) == ("beside", "llama-server", True)
     assert f"AS {beside.target}\n" in (ROOT / beside.file).read_text()

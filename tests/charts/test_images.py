@@ -220,9 +220,11 @@ def test_a_lock_is_taken_where_the_engine_has_one() -> None:
 
 
 def test_an_image_installs_what_its_extras_name() -> None:
-    """The project's requirements and the engine's; not the command line, which the engines' extras bring elsewhere."""
+    """The project's requirements, traces' and the engine's; not the command line, which others bring."""
     built_in, engine = needs("worker", "mocker").stdout.split("\n"), needs("worker", "llamacpp").stdout.split("\n")
-    assert [line for line in built_in if line] == sorted(PROJECT["dependencies"])
+    assert [line for line in built_in if line] == sorted(
+        [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["otel"]]
+    )
     assert set(engine) - set(built_in) == {
         line for line in PROJECT["optional-dependencies"]["llamacpp"] if not line.startswith(PROJECT["name"])
     }

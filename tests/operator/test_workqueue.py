@@ -13,6 +13,7 @@ from dynamo.operator.api.conditions import Reason
 from dynamo.operator.intervals import Intervals
 from dynamo.operator.kube.errors import Gone, Refused, Retry, error_of, verdict
 from dynamo.operator.kube.resources import Key
+from dynamo.operator.manifests.context import Tracing
 from dynamo.operator.namespace_turns import Budget
 from dynamo.operator.settings import Settings, SettingsError
 from dynamo.operator.workqueue import Attempt, Backoff, WorkQueue
@@ -276,6 +277,11 @@ def test_the_charts_file_is_read() -> None:
     assert str(alone.installation) == "default/release-operator/alone"
     often = Settings.of(json.dumps(FILE | {"intervals": {"sweepSeconds": 2, "resyncSeconds": 5.5}}), {})
     assert often.intervals == Intervals(sweep=2.0, resync=5.5)
+    assert found.cluster.tracing is None
+    receiver = {"endpoint": "https://otel:4318", "protocol": "http/protobuf", "ratio": 0.5}
+    traced = Settings.of(json.dumps(FILE | {"tracing": receiver}), {}).cluster
+    assert traced.tracing == Tracing("https://otel:4318", "http/protobuf", 0.5)
+    assert "https://otel:4318" in traced.connections
 
 
 @pytest.mark.parametrize(
@@ -285,6 +291,7 @@ def test_the_charts_file_is_read() -> None:
         ("a: [", "YAML"),
         (json.dumps(FILE | {"surprise": 1}), "surprise"),
         (json.dumps(FILE | {"intervals": {"sweepSeconds": 0}}), "intervals.sweepSeconds"),
+        (json.dumps(FILE | {"tracing": {"endpoint": "http://x:1", "ratio": 2}}), "tracing.ratio"),
         ("[]", "the file"),
     ],
 )

@@ -44,6 +44,10 @@ nats:
   perNamespace:
     {{- include "dynamo-platform.natsPerNamespace" . | nindent 4 }}
   {{- end }}
+tracing:
+  endpoint: {{ .Values.tracing.endpoint | quote }}
+  protocol: {{ .Values.tracing.protocol }}
+  ratio: {{ .Values.tracing.ratio }}
 leaderElection:
   enabled: {{ .Values.operator.leaderElection.enabled }}
   lease: {{ include "dynamo-platform.operator" . }}

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, PositiveFloat, PositiveInt, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
 from pydantic.alias_generators import to_camel
 
 from dynamo.operator.api.bounds import PODS
 from dynamo.operator.intervals import Intervals
 from dynamo.operator.kube.leader_election import Installation
 from dynamo.operator.manifests import nats
-from dynamo.operator.manifests.context import DENIED_ANNOTATIONS, ClusterSettings, PodTemplatePolicy
+from dynamo.operator.manifests.context import DENIED_ANNOTATIONS, ClusterSettings, PodTemplatePolicy, Tracing
 from dynamo.operator.manifests.nats import NatsServer
 from dynamo.operator.plan.plan import GRACE_SECONDS, Environment
 
@@ -108,6 +108,12 @@ class _Election(_Part):
     lease: str = "dynamo-operator"
 
 
+class _Tracing(_Part):
+    endpoint: str = ""
+    protocol: Literal["grpc", "http/protobuf"] = "grpc"
+    ratio: float = Field(default=1.0, ge=0, le=1)
+
+
 class _Intervals(_Part):
     """Intervals that the chart leaves as they are; tests don't wait for minutes."""
 
@@ -129,6 +135,7 @@ class _File(_Part):
     pods: _Pods = _Pods()
     share_dynamo_namespaces: bool = False
     leader_election: _Election = _Election()
+    tracing: _Tracing = _Tracing()
     intervals: _Intervals = _Intervals()
 
 
@@ -212,6 +219,10 @@ class Settings:
         )
 
 
+def _tracing(file: _Tracing) -> Tracing:
+    return Tracing(file.endpoint, file.protocol, file.ratio)
+
+
 def _intervals(file: _Intervals) -> Intervals:
     return Intervals(file.sweep_seconds, file.resync_seconds, file.takeover_seconds)
 
@@ -235,7 +246,8 @@ def _cluster_settings(file: _File, own_namespace: str) -> ClusterSettings:
         # The operator asks frontends on the same port.
         metrics_from=(*pods.metrics_from, own_namespace) if pods.metrics_from else (),
         egress_ports=tuple(pods.egress_ports) if pods.restrict_egress else None,
-        connections=(*file.etcd.endpoints, *file.nats.urls),
+        connections=(*file.etcd.endpoints, *file.nats.urls, *filter(None, [file.tracing.endpoint])),
+        tracing=_tracing(file.tracing) if file.tracing.endpoint else None,
     )
 
 

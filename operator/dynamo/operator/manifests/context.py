@@ -39,6 +39,28 @@ class MissingImageError(RenderError):
 
 
 @dataclass(frozen=True)
+class Tracing:
+    """Where pipelines' processes send traces."""
+
+    endpoint: str
+    """URL of an OTLP receiver."""
+    protocol: str
+    ratio: float
+    """Share of requests that are traced; a client's traceparent decides for its own."""
+
+    def environment(self, namespace: str, pipeline: str) -> dict[str, str]:
+        """Return the variables that OpenTelemetry and `dynamo.runtime` read; spans bear the pipeline's name."""
+        return {
+            "OTEL_EXPORT_ENABLED": "1",
+            "OTEL_EXPORTER_OTLP_ENDPOINT": self.endpoint,
+            "OTEL_EXPORTER_OTLP_PROTOCOL": self.protocol,
+            "OTEL_RESOURCE_ATTRIBUTES": f"k8s.namespace.name={namespace},dynamo.pipeline={pipeline}",
+            "OTEL_TRACES_SAMPLER": "parentbased_traceidratio",
+            "OTEL_TRACES_SAMPLER_ARG": f"{self.ratio:g}",
+        }
+
+
+@dataclass(frozen=True)
 class ClusterSettings:
     """Settings of a cluster and of the installation in it."""
 
@@ -65,7 +87,9 @@ class ClusterSettings:
     egress_ports: tuple[int, ...] | None = None
     """What pods may reach beside DNS, etcd, NATS and each other; None: anything."""
     connections: tuple[str, ...] = ()
-    """URLs of the platform's etcd and NATS."""
+    """URLs of what every pipeline's pods must reach: the platform's etcd and NATS, and who takes traces."""
+    tracing: Tracing | None = None
+    """None: nothing is traced."""
 
 
 @dataclass(frozen=True)

@@ -170,8 +170,13 @@ def _probes(workload: Workload) -> Manifest:
 
 
 def environment(context: RenderContext, values: Mapping[str, str], own: list[Manifest]) -> list[Manifest]:
-    """Return variables by name: the plan's, the credentials', then `own`, which may use `$(NAME)` of those before."""
-    variables: dict[str, Manifest] = {name: {"name": name, "value": value} for name, value in values.items()}
+    """Return variables by name: the plan's, those of traces and of credentials, then `own`.
+
+    `own` may use `$(NAME)` of those before, and replaces one of the same name.
+    """
+    tracing = context.cluster.tracing
+    shared = {**values, **(tracing.environment(context.kubernetes_namespace, context.pipeline.name) if tracing else {})}
+    variables: dict[str, Manifest] = {name: {"name": name, "value": value} for name, value in shared.items()}
     for variable in (*credentials(context).env, *own):
         variables.pop(variable["name"], None)
         variables[variable["name"]] = variable
