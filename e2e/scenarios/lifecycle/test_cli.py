@@ -11,12 +11,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import pytest
+from e2e.cli.cluster_page import page, snapshots
 from e2e.cli.shell import Terminal
 from e2e.cluster.cluster import Cluster, wait_for
 from e2e.cluster.installation import Platform
 from e2e.kind.places import REPOSITORY
 from e2e.namespace.namespace import Namespace
+
+from dynamo.operator.api.v1alpha1 import API_VERSION, KIND
 
 EXAMPLE = str(REPOSITORY / "examples" / "mocker.yaml")
 STARTED_SECONDS = 120
@@ -79,6 +83,31 @@ def test_from_a_file_to_an_answer(namespace: Namespace, terminal: Terminal) -> N
     gone = terminal.run("delete", "mocker", *place, "--timeout", "120s")
     assert gone.returncode == 0, gone.stderr
     assert namespace.list("v1/Pod") == []
+
+
+def test_top_explain_and_the_page_of_the_cluster(namespace: Namespace, terminal: Terminal) -> None:
+    """All frontends of a pipeline are asked, whichever had the request; the page has what the status has."""
+    spec = {"replicas": 2, "frontend": {"replicas": 2}, "components": [{"engine": "mocker"}]}
+    namespace.apply({"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "seen"}, "spec": spec})
+    namespace.wait_ready("seen")
+    place = ("--pipeline", "seen", "--namespace", namespace.name)
+    with running(terminal, "get-url", "seen", "-n", namespace.name, "--port-forward", "--port", "0") as door:
+        url = first_line(door)
+        model = namespace.pipeline("seen")["status"]["model"]
+        body = {"model": model, "max_tokens": 4, "messages": [{"role": "user", "content": "hello"}]}
+        headers = {"x-request-id": "asked-by-a-test"}
+        assert httpx.post(f"{url}/v1/chat/completions", json=body, headers=headers, timeout=60).status_code == 200
+    told = terminal.run("explain", "asked-by-a-test", *place, "-o", "json")
+    assert told.returncode == 0, told.stderr
+    assert json.loads(told.stdout)["output_tokens"] == 4
+    assert "asked-by-nobody" in terminal.run("explain", "asked-by-nobody", *place).stderr
+    seen = terminal.run("top", "--once", "-o", "json", *place)
+    assert seen.returncode == 0, seen.stderr
+    load = json.loads(seen.stdout)
+    assert (load["frontends"], load["unanswered"], load["workers_total"]) == (2, [], 2)
+    with page(terminal, "-n", namespace.name) as (address, key):
+        (row,) = next(snapshots(address, key))["pipelines"]
+        assert (row["name"], row["state"], row["available"], row["wanted"]) == ("seen", "ready", 2, 2)
 
 
 def test_logs_of_pods_that_come_later(namespace: Namespace, terminal: Terminal) -> None:

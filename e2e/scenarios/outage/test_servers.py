@@ -11,7 +11,7 @@ from e2e.cluster.outage import home
 from e2e.namespace import namespace_nats
 from e2e.namespace.namespace import Namespace
 from e2e.namespace.pipelines import is_ready
-from e2e.traffic.busy import NAME, Note, load, mocker, serve
+from e2e.traffic.busy import NAME, Note, load, mocker, serve, uids, wait_rolled
 
 FRONTEND = {"replicas": 2, "migrationLimit": 3, "workerWaitTimeoutSeconds": 30}
 BACK_SECONDS = 180
@@ -25,6 +25,28 @@ def test_etcd_is_restarted(namespace: Namespace, platform: Platform, record_prop
     with load(namespace) as both:
         restart(home(platform), f"app.kubernetes.io/instance={platform.release},app.kubernetes.io/component=etcd")
         time.sleep(SETTLE_SECONDS)
+    both.judge(record_property)
+
+
+@pytest.mark.alone
+@pytest.mark.full
+@pytest.mark.timeout(900)
+def test_etcd_loses_everything(namespace: Namespace, platform: Platform, record_property: Note) -> None:
+    """Nothing has to be restored: users are made anew, processes register again, and no stream ends meanwhile.
+
+    Whoever starts afterwards gets in as well.
+    """
+    serve(namespace, mocker(replicas=2), frontend=FRONTEND)
+    with load(namespace) as both:
+        began = time.monotonic()
+        without_data(home(platform), f"app.kubernetes.io/instance={platform.release},app.kubernetes.io/component=etcd")
+        record_property("seconds until an empty etcd was there", round(time.monotonic() - began, 1))
+        time.sleep(SETTLE_SECONDS)
+        namespace.wait_ready(NAME)
+        record_property("seconds until the pipeline was Ready with it", round(time.monotonic() - began, 1))
+        before = uids(namespace)
+        namespace.kubectl("delete", "pod", "-l", f"dynamo.dev/pipeline={NAME},dynamo.dev/component=worker")
+        wait_rolled(namespace, before)
     both.judge(record_property)
 
 
@@ -48,6 +70,23 @@ def test_nats_is_restarted(namespace: Namespace, record_property: Note) -> None:
         time.sleep(SETTLE_SECONDS)
     both.judge(record_property)
     assert restarts(namespace) == before
+
+
+def without_data(here: Namespace, selector: str) -> None:
+    """End etcd, delete its claim, and start it again."""
+    (found,) = here.list("apps/v1/StatefulSet", selector)
+    name = f"statefulset/{found['metadata']['name']}"
+    (pod,) = here.list("v1/Pod", selector)
+    volumes = [volume.get("persistentVolumeClaim", {}).get("claimName") for volume in pod["spec"]["volumes"]]
+    claims = [claim for claim in volumes if claim]
+    assert claims, "its data isn't on a claim"
+    here.kubectl("scale", name, "--replicas=0")
+    try:
+        wait_for("etcd is gone", lambda: not here.list("v1/Pod", selector), BACK_SECONDS)
+        here.kubectl("delete", "pvc", *claims, "--wait=true", seconds=BACK_SECONDS)
+    finally:
+        here.kubectl("scale", name, "--replicas=1")
+    here.kubectl("rollout", "status", name, f"--timeout={BACK_SECONDS}s", seconds=BACK_SECONDS)
 
 
 def restart(here: Namespace, selector: str) -> None:
