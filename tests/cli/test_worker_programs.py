@@ -115,7 +115,7 @@ def test_sglang_and_trtllm(tmp_path: Path) -> None:
         '--override-engine-args {"max_num_tokens":10} --publish-events-and-metrics',
     )  # fmt: skip
     assert worker.arguments() == {"max_batch_size": 8, "max_num_tokens": 10}
-    assert worker.kv_cache_block_size == 32
+    assert worker.block_size == 32
 
 
 def test_the_mocker_of_today(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_the_mocker_of_today(tmp_path: Path) -> None:
         "--no-enable-prefix-caching --data-parallel-size 2 --disaggregation-mode prefill --bootstrap-ports 7001,7002 "
         "--kv-transfer-bandwidth 100 --preemption-mode fifo --stagger-delay -1 --startup-time 0.5",
     )  # fmt: skip
-    arguments = read_arguments(worker.arguments(), worker.kv_cache_block_size)
+    arguments = read_arguments(worker.arguments(), worker.block_size)
     assert (arguments.limits.num_gpu_blocks, arguments.limits.max_num_seqs, arguments.limits.block_size) == (100, 4, 64)
     assert (arguments.limits.enable_prefix_caching, arguments.timing.speedup_ratio, arguments.dp_size) == (False, 10, 2)
     assert (arguments.role, arguments.bootstrap_port, arguments.startup_time) == ("prefill", 7001, 0.5)
@@ -133,14 +133,14 @@ def test_the_mocker_of_today(tmp_path: Path) -> None:
     file = tmp_path / "a.json"
     file.write_text('{"engine": {"speedup_ratio": 7, "block_size": 32}}')
     worker = told("mocker", f"--speedup-ratio 10 --extra-engine-args {file}")
-    arguments = read_arguments(worker.arguments(), worker.kv_cache_block_size)
+    arguments = read_arguments(worker.arguments(), worker.block_size)
     assert (arguments.timing.speedup_ratio, arguments.limits.block_size) == (7, 32)
 
 
 def test_the_mocker_of_2025() -> None:
     """--is-prefill-worker, --watermark and --store-kv of 0.8."""
     worker = told("mocker", "--is-prefill-worker --watermark 0.02 --store-kv mem --enable-local-indexer")
-    arguments = read_arguments(worker.arguments(), worker.kv_cache_block_size)
+    arguments = read_arguments(worker.arguments(), worker.block_size)
     assert (arguments.role, arguments.limits.watermark, worker.discovery_backend) == ("prefill", 0.02, "mem")
 
 

@@ -56,6 +56,8 @@ class EngineTraits:
     """It keeps the KV blocks of a request's `cache_salt` apart, or keeps none."""
     bad_words: bool = False
     """It leaves out words of several tokens."""
+    kv_block_size: int = 16
+    """Tokens in a KV block unless somebody says otherwise; as NVIDIA Dynamo starts this engine."""
 
     @property
     def loads_weights(self) -> bool:
@@ -80,7 +82,7 @@ CATALOG: Final[dict[EngineName, EngineTraits]] = {
     EngineName.TRTLLM: EngineTraits(
         title="TensorRT-LLM, on GPUs, for a folder of safetensors",
         engine_class="dynamo.worker.engines.trtllm.engine:TrtLlm",
-        extra="trtllm", package="tensorrt_llm", reads="folder", multi_node=True, disaggregated=True,
+        extra="trtllm", package="tensorrt_llm", reads="folder", multi_node=True, disaggregated=True, kv_block_size=32,
     ),
     EngineName.LLAMACPP: EngineTraits(
         title="llama.cpp, for a .gguf file (default for one)",
@@ -97,7 +99,7 @@ CATALOG: Final[dict[EngineName, EngineTraits]] = {
         engine_class="dynamo.worker.engines.mocker.engine:Mocker",
         node_class="dynamo.worker.engines.mocker.engine:MockNode",
         reads="tokenizer", needs_model=False, cpu_only=True, multi_node=True, disaggregated=True,
-        cache_salt=True, bad_words=True,
+        cache_salt=True, bad_words=True, kv_block_size=64,
     ),
     EngineName.ECHO_CORE: EngineTraits(
         title="the prompt's own tokens, after the chat template",

@@ -32,7 +32,7 @@ def test_a_worker_is_told_what_the_line_says() -> None:
     worker = worker_settings(asked.roles, asked.settings, asked.model)
     assert (worker.engine, worker.model_path, worker.model_name) == ("mocker", "dir", "m")
     assert (worker.endpoint, worker.context_length) == ("dyn://ns.backend.generate", 512)
-    assert (worker.engine_args, worker.kv_cache_block_size) == ("@a.json", 16)
+    assert (worker.engine_args, worker.block_size) == ("@a.json", 64)
     assert worker.chat_template == "t.jinja"
     assert (worker.dyn_tool_call_parser, worker.dyn_reasoning_parser) == ("hermes", "qwen3")
     assert worker.migration_limit == 2, "stands in the model's card"

@@ -34,7 +34,7 @@ def test_the_five_line_pipeline_loads() -> None:
         "worker",
         "aggregated",
         1,
-        16,
+        None,
     )
     assert (pipeline.spec.frontend.port, pipeline.spec.frontend.router.mode) == (8000, "round-robin")
 

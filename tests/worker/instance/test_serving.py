@@ -129,7 +129,7 @@ def test_the_record_says_how_to_use_the_model() -> None:
         (instance,) = client.instances()
         assert instance.card is not None
         card = card_from_dict(instance.card)
-        assert (card.name, card.kv_cache_block_size, card.context_length) == ("m", 16, 131072)
+        assert (card.name, card.kv_cache_block_size, card.context_length) == ("m", 64, 131072)
         assert instance.figures["total_kv_blocks"] == 16384
 
     serve(body)

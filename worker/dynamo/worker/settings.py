@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from dynamo.engine_catalog import traits_of
 from dynamo.runtime.errors import InvalidArgument
 from dynamo.runtime.http.local_callers import OPEN_VARIABLE
 from dynamo.runtime.names import EndpointPath
@@ -65,7 +66,9 @@ class WorkerSettings:
     context_length: int | None = setting(
         None, "Longest prompt plus answer, in tokens. Default and maximum: the model's own."
     )
-    kv_cache_block_size: int = setting(16, "Tokens in a KV block.")
+    kv_cache_block_size: int | None = setting(
+        None, "Tokens in a KV block. Default: 16; of the engine trtllm 32, of mocker 64."
+    )
     tensor_parallel_size: int = setting(1, "GPUs that share one copy of the model.")
     num_workers: int = setting(1, "Instances in this process, each with its own engine (mocker and echo engines only).")
     num_nodes: int = setting(1, "Nodes that share one copy of the model.")
@@ -166,6 +169,11 @@ class WorkerSettings:
     def card_fields(self) -> dict[str, Any]:
         """Return what frontends learn from the model's card: options of theirs that this worker sets for its model."""
         return {} if self.migration_limit is None else {"migration_limit": self.migration_limit}
+
+    @property
+    def block_size(self) -> int:
+        """Return the tokens in a KV block, the engine's own default included."""
+        return self.kv_cache_block_size or traits_of(self.engine).kv_block_size
 
     @property
     def wanted_system_port(self) -> int:

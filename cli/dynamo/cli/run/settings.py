@@ -56,7 +56,7 @@ class RunSettings:
         WorkerSettings, "context_length", help="Longest prompt plus answer, in tokens (worker side)."
     )
     kv_cache_block_size: int | None = like(
-        WorkerSettings, "kv_cache_block_size", default=None, help="Tokens per KV block (worker side); default 16."
+        WorkerSettings, "kv_cache_block_size", help="Tokens per KV block (worker side); default 16, of mocker 64."
     )
     chat_template: str = like(
         WorkerSettings, "chat_template",

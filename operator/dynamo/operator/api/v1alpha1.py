@@ -187,7 +187,12 @@ class Component(ServedElsewhere):
     engine_args: dict[str, Any] = Field(
         default={}, max_length=128, description="Arguments of the engine, by the engine's own names."
     )
-    kv_cache_block_size: int = Field(default=16, ge=1, le=4096, description="Tokens in a KV block.")
+    kv_cache_block_size: int | None = Field(
+        default=None,
+        ge=1,
+        le=4096,
+        description="Tokens in a KV block. Default: 16; of the engine trtllm 32, of mocker 64.",
+    )
     python: PythonSpec | None = Field(default=None, description="User code for the engine python.")
     env: tuple[EnvVar, ...] = Field(default=(), max_length=128, description="Environment variables of the worker.")
     env_from: tuple[dict[str, Any], ...] = Field(

@@ -209,7 +209,8 @@ def _worker_argv(
     yield from ("--endpoint", f"dyn://{namespace}.{component.name}.{ENDPOINT}", "--role", component.role.value)
     if model.context_length:
         yield from ("--context-length", str(model.context_length))
-    yield from ("--kv-cache-block-size", str(component.kv_cache_block_size))
+    if component.kv_cache_block_size:
+        yield from ("--kv-cache-block-size", str(component.kv_cache_block_size))
     if model.chat_template:
         yield from ("--chat-template", PathOf("chat-template"))
     if model.tool_call_parser:

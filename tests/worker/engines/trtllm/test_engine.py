@@ -109,7 +109,7 @@ def run(body: Body, model: LocalModel, package: type[Llm]) -> None:
         engine = trtllm.TrtLlm(WorkerSettings(engine="trtllm", context_length=2000), model)
         async with asyncio.timeout(30):
             facts = await engine.start()
-            assert (facts.context_length, facts.kv_cache_block_size) == (2000, 16)
+            assert (facts.context_length, facts.kv_cache_block_size) == (2000, 32)
             try:
                 await body(engine, package.made)
             finally:

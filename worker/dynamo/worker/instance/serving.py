@@ -251,7 +251,7 @@ async def _joined(runtime: DistributedRuntime, settings: WorkerSettings, undo: c
 
 def _card(card: ModelCard, facts: EngineFacts, settings: WorkerSettings) -> ModelCard:
     """Return the card as this engine serves the model."""
-    changes: dict[str, Any] = {"role": facts.role or settings.role, "kv_cache_block_size": settings.kv_cache_block_size}
+    changes: dict[str, Any] = {"role": facts.role or settings.role, "kv_cache_block_size": settings.block_size}
     if facts.embedding_dim is None:
         changes["tool_call_parser"] = settings.dyn_tool_call_parser or facts.tool_call_parser or None
         changes["reasoning_parser"] = settings.dyn_reasoning_parser or facts.reasoning_parser or None

@@ -93,7 +93,6 @@ SHORT: Final = {
     "trtllm": {},
 }  # fmt: skip
 """Spellings of the engine's own flags that are not their arguments' names."""
-_BLOCK_SIZES: Final = {"vllm": 16, "sglang": 16, "trtllm": 32}
 
 
 def worker_settings(engine: str, given: EngineProgramSettings, own: dict[str, Any]) -> WorkerSettings:
@@ -109,7 +108,7 @@ def worker_settings(engine: str, given: EngineProgramSettings, own: dict[str, An
         WorkerSettings(engine=engine),
         endpoint=given.endpoint or f"dyn://{given.namespace}.{component}.generate",
         role=role,
-        kv_cache_block_size=given.kv_cache_block_size or _BLOCK_SIZES[engine],
+        kv_cache_block_size=given.kv_cache_block_size,
         engine_args=json.dumps(arguments) if arguments else "",
         verbose=given.verbose,
         **values_for(WorkerSettings, given),

@@ -57,7 +57,7 @@ class Mocker:
     """Simulate an engine with scheduling, KV blocks and step times."""
 
     def __init__(self, settings: WorkerSettings, model: LocalModel) -> None:
-        self._arguments = _for_vectors(read_arguments(settings.arguments(), settings.kv_cache_block_size))
+        self._arguments = _for_vectors(read_arguments(settings.arguments(), settings.block_size))
         self._model = model
         self.role = _role(settings.role, self._arguments.role)
         self._giver, self._taker = Giver(self._arguments), Taker()
@@ -238,7 +238,7 @@ class MockNode:
     """A node of a simulated group beside the leader: it is there, and that is all."""
 
     def __init__(self, settings: WorkerSettings, model: LocalModel) -> None:
-        read_arguments(settings.arguments(), settings.kv_cache_block_size)
+        read_arguments(settings.arguments(), settings.block_size)
 
     async def start(self, nodes: Nodes) -> None:
         pass

@@ -65,7 +65,7 @@ class OpenAiServer:
         self._headers = self._server.headers()
         self._text = not settings.model_path
         self._model, self._own_context = model, settings.context_length
-        self._block_size = settings.kv_cache_block_size
+        self._block_size = settings.block_size
         self._open: OpenRequests[asyncio.Task[None]] = OpenRequests()
         self._dialect: Dialect | None = None
         self._faults = ServerFaults(self._server.root)

@@ -33,7 +33,7 @@ def arguments(settings: WorkerSettings, model_path: str, model_name: str, given:
     """
     made: dict[str, Any] = {
         "model_path": model_path, "served_model_name": model_name, "tp_size": settings.tensor_parallel_size,
-        "page_size": settings.kv_cache_block_size, "skip_tokenizer_init": True, "incremental_streaming_output": True,
+        "page_size": settings.block_size, "skip_tokenizer_init": True, "incremental_streaming_output": True,
     }  # fmt: skip
     if settings.context_length is not None:
         made["context_length"] = settings.context_length

@@ -55,7 +55,7 @@ def llm_arguments(settings: WorkerSettings, model_path: str, given: Mapping[str,
             )
         made[key] = value
     cache = dict(made.get("kv_cache_config") or {})
-    made["kv_cache_config"] = {"tokens_per_block": settings.kv_cache_block_size, **cache}
+    made["kv_cache_config"] = {"tokens_per_block": settings.block_size, **cache}
     return made
 
 

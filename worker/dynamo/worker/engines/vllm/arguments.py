@@ -33,8 +33,6 @@ _SAID_ELSEWHERE: Final = {
     "enable_lora": "requests can't name an adapter yet; merge it into the weights",
 }
 """Arguments that are not taken, with what to do instead."""
-_ONE_BLOCK_SIZE: Final = WorkerSettings().kv_cache_block_size
-"""The flag's default, which leaves the choice to vLLM: what fits depends on the hardware and the kind of attention."""
 _ENVIRONMENT: Final = {
     # Forked from a process with threads and sockets, an engine may hang; vLLM itself forks where it sees no GPU.
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
@@ -94,11 +92,10 @@ def merged(settings: WorkerSettings, model: LocalModel, sockets: EventSockets | 
     for name in given.keys() & _SAID_ELSEWHERE.keys():
         if given[name]:
             raise InvalidArgument(f"vLLM argument {name!r} is not taken here: {_SAID_ELSEWHERE[name]}")
-    block_size = settings.kv_cache_block_size
-    flags = {
+    flags = {  # of those that aren't given vLLM chooses: what fits depends on the hardware and the kind of attention
         "max_model_len": ("--context-length", settings.context_length),
         "tensor_parallel_size": ("--tensor-parallel-size", _unless(settings.tensor_parallel_size, 1)),
-        "block_size": ("--kv-cache-block-size", _unless(block_size, _ONE_BLOCK_SIZE)),
+        "block_size": ("--kv-cache-block-size", settings.kv_cache_block_size),
     }
     for name, (flag, value) in flags.items():
         if value is not None and given.setdefault(name, value) != value:
