@@ -7,7 +7,7 @@ import re
 import secrets
 import sys
 from collections.abc import Callable, Generator, Iterator
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,15 @@ HERE = Path(__file__).parent
 SCENARIOS = HERE / "scenarios"
 TIMEOUT_SECONDS = 600
 NAMESPACES = pytest.StashKey[list[Namespace]]()
+MACHINE = pytest.StashKey[ExitStack]()
+KEPT = pytest.StashKey[bool]()
+"""Whether this process keeps the machine for its next test."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Markers of ours."""
     config.addinivalue_line("markers", "alone: changes the platform, or measures: no other scenario beside it")
+    config.addinivalue_line("markers", "quiet: judges tenths of a second on a busy path: no other test beside it")
     config.addinivalue_line("markers", "full: takes long; only `make e2e-full` runs it")
 
 
@@ -39,13 +43,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Time for real pods to start, and an order in which processes seldom wait.
 
     Those that need no cluster come first, since it may still be on its way; then those that run alone, one after the
-    other in one process; then the rest. Files stay together, and folders whose tests share an API server.
+    other in one process, the quiet ones last; then the rest. Files stay together, and folders whose tests share an API
+    server.
     """
     ours = [item for item in items if item.path.is_relative_to(HERE)]
     for item in ours:
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(TIMEOUT_SECONDS))
-    items.sort(key=lambda item: (_needs_cluster(item), not _alone(item)))
+    items.sort(key=lambda item: (_needs_cluster(item), not _alone(item), _quiet(item)))
     distribution.write(config, {item.nodeid: _group(item) for item in items})
 
 
@@ -69,6 +74,10 @@ def _alone(item: pytest.Item) -> bool:
     return item.get_closest_marker("alone") is not None
 
 
+def _quiet(item: pytest.Item) -> bool:
+    return item.get_closest_marker("quiet") is not None
+
+
 def _shared(config: Any) -> Path:
     """The temporary folder that all processes of this run have in common."""
     base: Path = config._tmp_path_factory.getbasetemp()
@@ -76,14 +85,27 @@ def _shared(config: Any) -> Path:
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, bool, bool]:
-    """Wait for cluster and platform before the test's time runs. One that does not come fails each test at once."""
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, bool, bool]:
+    """Wait for cluster, machine and platform before the test's time runs.
+
+    A cluster that does not come fails each test at once. Quiet tests that follow each other keep the machine.
+    """
     if _needs_cluster(item):
         with suppress(arrival.NotComingError):
             arrival.wait()
-    platform = installation.held(_shared(item.config), alone=_alone(item)) if _needs_platform(item) else nullcontext()
-    with platform:
-        return (yield)
+    shared, stash = _shared(item.config), item.config.stash
+    machine = stash.setdefault(MACHINE, ExitStack())
+    if not stash.get(KEPT, False):
+        machine.enter_context(installation.held(shared / "machine.lock", alone=_quiet(item)))
+    stash[KEPT] = nextitem is not None and _quiet(item) and _quiet(nextitem)
+    needs = _needs_platform(item)
+    platform = installation.held(shared / "platform.lock", alone=_alone(item)) if needs else nullcontext()
+    try:
+        with platform:
+            return (yield)
+    finally:
+        if not stash[KEPT]:
+            machine.close()
 
 
 @pytest.hookimpl(wrapper=True)

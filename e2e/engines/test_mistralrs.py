@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.examples.test_examples import engine_serves
-from tests.frontend.engines.test_gemma_engines import (  # noqa: F401 # collected here
+from tests.frontend.engines.test_gemma_engines import (  # noqa: F401 - some are only collected
     TOKENS,
     Real,
     serving,
@@ -17,6 +17,10 @@ from tests.frontend.engines.test_gemma_engines import (  # noqa: F401 # collecte
     test_eight_whole_streams_at_once,
     test_it_says_what_the_engine_says,
 )
+
+# `make test` has them with llama.cpp.
+pytest.mark.full(test_eight_streams_at_once)
+pytest.mark.full(test_eight_whole_streams_at_once)
 
 
 @pytest.fixture(scope="module")

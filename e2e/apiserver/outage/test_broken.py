@@ -60,7 +60,7 @@ def test_a_right_is_taken_and_given_back(world: World) -> None:
     assert operator.process.poll() is None
 
 
-@pytest.mark.parametrize("away", [0, 15])
+@pytest.mark.parametrize("away", [0, pytest.param(15, marks=pytest.mark.full)])
 def test_the_api_server_dies_and_comes_back(world: World, note: Note, away: int) -> None:
     """Nothing is written for it. A lease lost by that is won again in the same process."""
     operator = world.operators.start()

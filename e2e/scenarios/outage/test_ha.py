@@ -28,6 +28,7 @@ PARTS = {"etcd": 3, "operator": 2}
 
 
 @pytest.mark.alone
+@pytest.mark.quiet
 @pytest.mark.full
 @pytest.mark.timeout(1800)
 def test_each_pod_is_killed_in_turn(namespace: Namespace, platform: Platform, record_property: Note) -> None:
@@ -46,6 +47,10 @@ def test_each_pod_is_killed_in_turn(namespace: Namespace, platform: Platform, re
                     _kill(namespace, pod, selector, count)
             record_property(f"{title} killed in turn", str(both.seen))
             _judge(both)
+        with load(namespace) as both:
+            _renew(namespace)
+        record_property("the certificate of etcd's members renewed", str(both.seen))
+        _judge(both)
         install(namespace, "--set", "ha=false")
         wait_for("one NATS server is left", lambda: _servers(namespace, 1), BACK_SECONDS)
         namespace.wait_ready(NAME, BACK_SECONDS)
@@ -53,6 +58,30 @@ def test_each_pod_is_killed_in_turn(namespace: Namespace, platform: Platform, re
             time.sleep(SETTLE_SECONDS)
         _judge(both)
         namespace.kubectl("delete", f"dp/{NAME}", "--wait=true")
+
+
+def _renew(namespace: Namespace) -> None:
+    """Have another certificate for etcd's members, as the documents say: all three start anew with it."""
+    secret = f"{RELEASE}-dynamo-platform-etcd-ha-peers"
+    before = namespace.get("v1/Secret", secret)
+    assert before is not None
+    namespace.kubectl("delete", "secret", secret)
+
+    def made() -> bool:
+        now = namespace.get("v1/Secret", secret)
+        return now is not None and now["data"] != before["data"]
+
+    wait_for("the operator has made another", made, BACK_SECONDS)
+    selector = f"app.kubernetes.io/instance={RELEASE},app.kubernetes.io/component=etcd"
+    old = {pod["metadata"]["uid"] for pod in _pods(namespace, selector)}
+    namespace.kubectl("delete", "pod", "-l", selector, seconds=BACK_SECONDS)
+
+    def back() -> bool:
+        pods = [pod for pod in _pods(namespace, selector) if is_ready(pod)]
+        return len(pods) == PARTS["etcd"] and not old & {pod["metadata"]["uid"] for pod in pods}
+
+    wait_for("all members are back", back, BACK_SECONDS)
+    time.sleep(SETTLE_SECONDS)
 
 
 def _servers(namespace: Namespace, count: int) -> bool:

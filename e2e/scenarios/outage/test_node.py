@@ -32,6 +32,7 @@ HOSTNAME = "kubernetes.io/hostname"
 
 
 @pytest.mark.alone
+@pytest.mark.quiet
 @pytest.mark.full
 @pytest.mark.timeout(1200)
 def test_a_node_stops(namespace: Namespace, platform: Platform, record_property: Note) -> None:
@@ -52,6 +53,7 @@ def test_a_node_stops(namespace: Namespace, platform: Platform, record_property:
 
 
 @pytest.mark.alone
+@pytest.mark.quiet
 @pytest.mark.full
 @pytest.mark.timeout(1800)
 def test_workers_of_a_stopped_node_are_replaced(
@@ -89,6 +91,7 @@ def test_workers_of_a_stopped_node_are_replaced(
 
 
 @pytest.mark.alone
+@pytest.mark.quiet
 @pytest.mark.full
 @pytest.mark.timeout(1200)
 def test_nats_leaves_a_stopped_node(namespace: Namespace, platform: Platform, record_property: Note) -> None:
