@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import secrets
 import sys
 from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,17 @@ def _shared(config: Any) -> Path:
     return base.parent if hasattr(config, "workerinput") else base
 
 
+@contextmanager
+def _machine(folder: Path, *, alone: bool) -> Iterator[None]:
+    """Use the machine beside other tests, or alone. One that wants it alone waits until the others have none left.
+
+    Nobody waits for it meanwhile: the longest of the others takes ten minutes, in which nothing else would run.
+    """
+    with (folder / "machine.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        yield
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, bool, bool]:
     """Wait for cluster, machine and platform before the test's time runs.
@@ -96,10 +108,10 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     shared, stash = _shared(item.config), item.config.stash
     machine = stash.setdefault(MACHINE, ExitStack())
     if not stash.get(KEPT, False):
-        machine.enter_context(installation.held(shared / "machine.lock", alone=_quiet(item)))
+        machine.enter_context(_machine(shared, alone=_quiet(item)))
     stash[KEPT] = nextitem is not None and _quiet(item) and _quiet(nextitem)
     needs = _needs_platform(item)
-    platform = installation.held(shared / "platform.lock", alone=_alone(item)) if needs else nullcontext()
+    platform = installation.held(shared, alone=_alone(item)) if needs else nullcontext()
     try:
         with platform:
             return (yield)

@@ -102,7 +102,9 @@ class MadeUp:
             "error": self.error,
             "unseen": [],
         }
-        return msgspec.json.encode(overview(objects) | about | {"more": False})
+        return msgspec.json.encode(
+            overview(objects) | about | {"more": False, "known": {"autoscalers": True, "events": True}}
+        )
 
     def obey(self) -> None:
         """Do what standard input says."""

@@ -37,12 +37,13 @@ class Platform:
 
 
 @contextmanager
-def held(lock: Path, *, alone: bool) -> Iterator[None]:
-    """Use something beside others, or alone: the platform, to stop its operator, or the machine, to measure.
+def held(folder: Path, *, alone: bool) -> Iterator[None]:
+    """Use the platform beside other scenarios, or alone: to stop the operator, say, which would fail the others.
 
     Who waits for it holds a second lock, the turn: later ones can't keep out one that wants to be alone for ever.
-    Whoever holds one is a test with a time limit, or a process that is gone. `lock` is one file for all processes.
+    Whoever holds one is a test with a time limit, or a process that is gone. `folder` is one for all processes.
     """
+    lock = folder / "platform.lock"
     with lock.open("w") as file:
         with lock.with_suffix(".turn").open("w") as turn:
             fcntl.flock(turn, fcntl.LOCK_EX)

@@ -86,7 +86,7 @@ def traffic(
 
 def _drive(driver: _Driver, rate: float, ended: threading.Event) -> None:
     """Run it before others: a client that gets no processor for seconds would measure itself."""
-    with suppress(PermissionError):
+    with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), PRIORITY)
     asyncio.run(driver.run(rate, ended))
 

@@ -100,7 +100,7 @@ def test_top_explain_and_the_page_of_the_cluster(namespace: Namespace, terminal:
     told = terminal.run("explain", "asked-by-a-test", *place, "-o", "json")
     assert told.returncode == 0, told.stderr
     assert json.loads(told.stdout)["output_tokens"] == 4
-    assert "asked-by-nobody" in terminal.run("explain", "asked-by-nobody", *place).stderr
+    assert "knows no such request" in terminal.run("explain", "asked-by-nobody", *place).stderr
     seen = terminal.run("top", "--once", "-o", "json", *place)
     assert seen.returncode == 0, seen.stderr
     load = json.loads(seen.stdout)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from dynamo.cli.monitor.cluster_console.overview import LAST_EVENTS, LONGEST_TEXT, ClusterObjects, overview
+from dynamo.cli.monitor.cluster_console.overview import LAST_EVENTS, LONGEST_TEXT, ClusterObjects, fitted, overview
 
 
 def pipeline(namespace: str, name: str = "llama", message: str = "serves", seen: int = 1) -> dict[str, Any]:
@@ -77,3 +77,20 @@ def test_texts_and_lists_are_bounded() -> None:
     assert len(json.dumps(shown)) < 8_000
     bare = {"metadata": {"name": "n"}}
     assert overview(ClusterObjects([bare], [bare], [bare], [bare], [bare]))["pipelines"][0]["state"] == "unseen"
+
+
+def test_a_snapshot_fits_however_long_its_texts_are() -> None:
+    """Five hundred pipelines of the worst: events go first, then pipelines, and the page is told."""
+    worst = [pipeline("a", f"p{number}", message="\x01" * 30_000) for number in range(500)]
+    for live in worst:
+        live["status"]["conditions"] *= 16
+        live["status"]["model"] = "\u0800" * 1_000
+    shown = overview(ClusterObjects(worst, events=[event(1, f"p{number}") for number in range(500)] * 8))
+    whole = fitted(shown, 1 << 30)
+    for most in (len(whole) - 1, 3 << 20, 100_000):
+        text = fitted(shown, most)
+        assert len(text) <= most
+        read = json.loads(text)
+        assert read["short"]
+        assert read.get("more", False) == (len(read["pipelines"]) < 500)
+    assert json.loads(whole)["pipelines"] == shown["pipelines"]

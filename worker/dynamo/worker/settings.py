@@ -67,7 +67,7 @@ class WorkerSettings:
         None, "Longest prompt plus answer, in tokens. Default and maximum: the model's own."
     )
     kv_cache_block_size: int | None = setting(
-        None, "Tokens in a KV block. Default: 16; of the engine trtllm 32, of mocker 64."
+        None, "Tokens in a KV block. Default: 16; of the engine trtllm 32, of mocker 64; vLLM chooses."
     )
     tensor_parallel_size: int = setting(1, "GPUs that share one copy of the model.")
     num_workers: int = setting(1, "Instances in this process, each with its own engine (mocker and echo engines only).")

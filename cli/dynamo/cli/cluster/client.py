@@ -116,11 +116,17 @@ class Cluster:
         read_seconds: float = ANSWER_SECONDS,
     ) -> Live:
         """Make one exchange; returns its JSON."""
-        answer = self.raw(method, path, query, body, content_type, read_seconds=read_seconds)
+        return self.decoded(self.raw(method, path, query, body, content_type, read_seconds=read_seconds))
+
+    def decoded(self, answer: bytes) -> Live:
+        """Read what the server sent."""
         try:
             decoded = json.loads(answer)
         except ValueError:
             raise ClusterError(f"{self.label} didn't answer in JSON: is it an API server of Kubernetes?") from None
+        except RecursionError:
+            text = "an object there is nested too deep to be read: look at one namespace (-n), or one object, at a time"
+            raise ClusterError(f"{self.label}: {text}") from None
         return decoded if isinstance(decoded, dict) else {"items": decoded}
 
     def raw(

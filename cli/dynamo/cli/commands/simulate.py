@@ -19,6 +19,7 @@ from dynamo.cli.simulation.plot import save_plot
 from dynamo.cli.simulation.prompts import Prompts
 from dynamo.cli.simulation.trace import MOONCAKE_BLOCK, Call, TraceError, TraceLine, calls, read_trace, write_trace
 from dynamo.cli.simulation.workloads import SHAPES, generate
+from dynamo.engine_catalog import traits_of
 from dynamo.frontend.routing.kv_options import KvOptions
 from dynamo.runtime.errors import InvalidArgument
 from dynamo.runtime.load_balancing import ROUTER_MODES
@@ -27,7 +28,7 @@ from dynamo.worker.settings import WorkerSettings
 
 _MODES: Final = ("random", "round-robin", "least-loaded", "kv")
 _SAY_EVERY: Final = 2.0
-_ENGINE_BLOCK: Final = 64
+_ENGINE_BLOCK: Final = traits_of("mocker").kv_block_size
 _REQUESTS: Final = 1000
 _KV: Final = KvOptions()
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import tempfile
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -15,6 +17,7 @@ from dynamo.cli.commands.cluster_options import cluster_options
 if TYPE_CHECKING:
     from dynamo.cli.cluster.kubeconfig import Target
 
+_OPENS_WITHIN: Final = 30.0
 EPILOG = """\b
 Examples:
   dynamo console                              addresses of what is up here
@@ -73,24 +76,35 @@ def _serve_cluster(target: Target, port: int, opens: bool) -> None:
     from dynamo.cli.monitor.cluster_console.server import LOOPBACK, ClusterConsole, listen, serve
 
     cluster, key = connect(target), secrets.token_urlsafe(24)
-    with contextlib.closing(listen(port)) as listener, contextlib.ExitStack() as opened:
+    with contextlib.closing(listen(port)) as listener:
         port = listener.getsockname()[1]
         address = f"http://{LOOPBACK}:{port}/#key={key}"
-        sampler = ClusterSampler(cluster, target.namespace)
+        app = ClusterConsole(ClusterSampler(cluster, target.namespace).sample, key, port)
         click.echo(address)
         click.echo(f"Shows pipelines of {cluster.label}, as you may read them. Press Ctrl-C to stop.", err=True)
-        if opens and not opened.enter_context(_opened(address)):
-            click.echo("no browser could be opened from here: open the address above", err=True)
-        serve(ClusterConsole(sampler.sample, key, port), listener)
+        if opens:
+            app.on_viewer = _open(address)
+            click.echo("If no page opens in a browser, open the address above.", err=True)
+        serve(app, listener)
 
 
-@contextlib.contextmanager
-def _opened(address: str) -> Iterator[bool]:
-    """Open an address that has a key in the browser, by a private file: other users see the words of a command."""
-    with tempfile.TemporaryDirectory(prefix="dynamo-console-") as folder:
-        page = Path(folder) / "open.html"
-        page.write_text(f'<meta http-equiv="refresh" content="0; url={address}">', encoding="ascii")
-        yield not click.launch(page.as_uri())
+def _open(address: str) -> Callable[[], None]:
+    """Open an address that has a key in the browser; return what to call once it is open.
+
+    By a private file, since other users see the words of a command. It lies in the home: some browsers see no other.
+    """
+    folder = tempfile.mkdtemp(prefix="dynamo-console-", dir=Path.home())
+    page = Path(folder) / "open.html"
+    page.write_text(f'<meta http-equiv="refresh" content="0; url={address}">', encoding="ascii")
+
+    def remove() -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+
+    forgotten = threading.Timer(_OPENS_WITHIN, remove)
+    forgotten.daemon = True
+    forgotten.start()
+    click.launch(page.as_uri())
+    return remove
 
 
 def _frontends(url: str | None) -> list[str]:

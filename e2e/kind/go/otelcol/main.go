@@ -30,6 +30,7 @@ func main() {
 		BuildInfo: component.BuildInfo{Command: "otelcol", Description: "for tests", Version: "0"},
 		Factories: factories,
 		ConfigProviderSettings: otelcol.ConfigProviderSettings{ResolverSettings: confmap.ResolverSettings{
+			DefaultScheme:     "yaml",
 			ProviderFactories: []confmap.ProviderFactory{fileprovider.NewFactory(), yamlprovider.NewFactory()},
 		}},
 	}

@@ -18,15 +18,17 @@ export function follow(path, show) {
     const mine = stream = new AbortController();
     let silent = setTimeout(() => mine.abort(), SILENCE);
     const alive = () => { clearTimeout(silent); silent = setTimeout(() => mine.abort(), SILENCE); };
-    let why = "The server doesn't answer; trying again.";
+    let why = "The server doesn't answer; trying again.", showing = false;
     try {
       const reply = await ask(path, { signal: mine.signal });
       if (!reply.ok) { why = await problem(reply); throw new Error(why); }
       keyKnown();
-      await events(reply, (data) => { wait = AGAIN; show(JSON.parse(data)); }, alive);
+      await events(reply, (data) => { wait = AGAIN; showing = true; show(JSON.parse(data)); showing = false; }, alive);
       why = "";
     } catch (error) {
       if (error.status === 401) why = "";
+      else if (showing) why = `This page can't show what the server says: ${error.message}`;
+      else if (error.name === "Error") why = error.message;
     }
     clearTimeout(silent);
     if (stream !== mine) return; // closed by us

@@ -191,7 +191,7 @@ class Component(ServedElsewhere):
         default=None,
         ge=1,
         le=4096,
-        description="Tokens in a KV block. Default: 16; of the engine trtllm 32, of mocker 64.",
+        description="Tokens in a KV block. Default: 16; of the engine trtllm 32, of mocker 64; vLLM chooses.",
     )
     python: PythonSpec | None = Field(default=None, description="User code for the engine python.")
     env: tuple[EnvVar, ...] = Field(default=(), max_length=128, description="Environment variables of the worker.")

@@ -20,7 +20,7 @@ function render() {
   if (!state) return;
   const words = at("filter").value.trim().toLowerCase(), waiting = at("waiting").checked;
   const wanted = state.pipelines.filter((p) => !(waiting && p.state === "ready")
-    && `${place(p)} ${p.model} ${p.engines} ${p.state} ${p.reason}`.toLowerCase().includes(words));
+    && `${place(p)} ${p.model} ${p.engines} ${p.state} ${p.reason} ${p.message}`.toLowerCase().includes(words));
   showPipelines(wanted);
   const hidden = state.pipelines.length - wanted.length;
   put(at("pipelines-note"), [hidden ? `${hidden} more don't match.` : "",
@@ -34,7 +34,7 @@ function render() {
 const devices = (asked) => Object.entries(asked).map(([name, many]) => `${many} ${name}`).join(", ") || "–";
 
 function scaled(scaling) {
-  if (!scaling) return "–";
+  if (!scaling) return state.known.autoscalers ? "–" : "unknown";
   const moves = scaling.desired !== null && scaling.current !== scaling.desired ? ` → ${scaling.desired}` : "";
   return `${scaling.current ?? "?"}${moves}, ${scaling.min} to ${scaling.max}`;
 }
@@ -43,7 +43,8 @@ function scaled(scaling) {
 function showPipelines(pipelines) {
   const cells = pipelines.map((p) => [place(p), p.state, `${p.available} of ${p.wanted}`, p.model || "–", p.engines,
     scaled(p.scaling), p.state === "ready" ? "" : [p.reason, p.message].filter(Boolean).join(": ")]);
-  rows(at("pipelines"), cells, state.pipelines.length ? "Nothing matches." : "No pipeline yet: dynamo apply FILE makes one.");
+  rows(at("pipelines"), cells, state.pipelines.length ? "Nothing matches."
+    : state.error ? "Nothing could be read yet." : "No pipeline yet: dynamo apply FILE makes one.");
   pipelines.forEach((pipeline, index) => {
     const cell = at("pipelines").rows[index].cells[0], name = place(pipeline);
     let button = cell.querySelector("button");
@@ -79,9 +80,11 @@ function showOne() {
   rows(at("conditions"), facts(one.conditions), "No operator has looked yet.");
   put(at("scaling-note"), one.scaling
     ? `${one.scaling.by}: ${scaled(one.scaling)} workers; last change ${moment(one.scaling.last)}.`
-    : "No autoscaler; dynamo scales by spec.replicas (kubectl scale).");
+    : state.known.autoscalers ? "No autoscaler: spec.replicas says how many (kubectl scale)."
+      : "Unknown: not all autoscalers could be read.");
   rows(at("scaling"), one.scaling ? facts(one.scaling.conditions) : [], "None.");
-  const lines = one.events.length ? one.events.map((e) => `${moment(e.time)}: ${e.text}`) : ["None."];
+  const lines = one.events.length ? one.events.map((e) => `${moment(e.time)}: ${e.text}`)
+    : [state.known.events ? "None." : "Unknown: not all events could be read."];
   const list = at("events");
   while (list.children.length > lines.length) list.lastElementChild.remove();
   lines.forEach((line, index) => put(list.children[index] || list.appendChild(make("li")), line));

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
+
 from dynamo.cli.cluster.look import amount
 from dynamo.cli.cluster.pipelines.events import event_line, event_time
 from dynamo.cli.cluster.pipelines.progress import PipelinePhase, progress
@@ -21,6 +23,7 @@ Live = Mapping[str, Any]
 Row = dict[str, Any]
 LONGEST_TEXT: Final = 600
 LAST_EVENTS: Final = 8
+MOST_CONDITIONS: Final = 16
 MOST_QUOTAS: Final = 32
 _OVER: Final = ("Succeeded", "Failed")
 
@@ -34,6 +37,18 @@ class ClusterObjects:
     autoscalers: Sequence[Live] = ()
     events: Sequence[Live] = ()
     quotas: Sequence[Live] = ()
+
+
+def fitted(shown: Row, most: int) -> bytes:
+    """Return it as JSON of so many bytes at most: without events where it is too long, then with fewer pipelines."""
+    pieces = msgspec.json.encode(shown)
+    if len(pieces) > most:
+        shown = {**shown, "pipelines": [{**row, "events": []} for row in shown["pipelines"]], "short": True}
+        pieces = msgspec.json.encode(shown)
+    while len(pieces) > most and shown["pipelines"]:
+        shown = {**shown, "pipelines": shown["pipelines"][: len(shown["pipelines"]) // 2], "more": True}
+        pieces = msgspec.json.encode(shown)
+    return pieces
 
 
 def overview(objects: ClusterObjects) -> Row:
@@ -50,21 +65,25 @@ def _pipeline(live: Live, pods: Sequence[Live], scaler: Live | None, events: Map
     now = progress(live, pods)
     status, metadata = live.get("status") or {}, live["metadata"]
     return {
-        "namespace": now.namespace, "name": now.name, "state": str(now.phase), "reason": now.reason,
+        "namespace": now.namespace, "name": now.name, "state": str(now.phase), "reason": _short(now.reason),
         "message": _short(now.message), "model": _short(now.model), "url": _short(now.url),
         "engines": ",".join(engines(live)), "available": now.workers[0], "wanted": now.workers[1],
         "created": str(metadata.get("creationTimestamp") or ""),
         "parts": [{"name": part.name, "done": part.done, "text": _short(part.text)} for part in now.parts],
-        "conditions": [_condition(entry) for entry in status.get("conditions") or []],
+        "conditions": _conditions(status),
         "scaling": None if scaler is None else _scaling(scaler),
         "events": _events(events, now.namespace, now.name, pods, scaler),
     }  # fmt: skip
 
 
+def _conditions(status: Live) -> list[Row]:
+    return [_condition(entry) for entry in (status.get("conditions") or [])[:MOST_CONDITIONS]]
+
+
 def _condition(entry: Live) -> Row:
     return {
-        "type": str(entry.get("type", "")), "status": str(entry.get("status", "")),
-        "reason": str(entry.get("reason", "")), "message": _short(str(entry.get("message", ""))),
+        "type": _short(str(entry.get("type", ""))), "status": str(entry.get("status", "")),
+        "reason": _short(str(entry.get("reason", ""))), "message": _short(str(entry.get("message", ""))),
         "since": str(entry.get("lastTransitionTime") or ""),
     }  # fmt: skip
 
@@ -76,7 +95,7 @@ def _scaling(scaler: Live) -> Row:
         "by": str(scaler["metadata"]["name"]), "min": spec.get("minReplicas", 1), "max": spec.get("maxReplicas"),
         "current": status.get("currentReplicas"), "desired": status.get("desiredReplicas"),
         "last": str(status.get("lastScaleTime") or ""),
-        "conditions": [_condition(entry) for entry in status.get("conditions") or []],
+        "conditions": _conditions(status),
     }  # fmt: skip
 
 
@@ -165,4 +184,6 @@ def _place(live: Live) -> tuple[str, str]:
 
 
 def _short(text: str) -> str:
+    """Return a text of bounded length, without what JSON would write as six characters."""
+    text = "".join(character if character.isprintable() else " " for character in text[: 2 * LONGEST_TEXT])
     return text if len(text) <= LONGEST_TEXT else f"{text[: LONGEST_TEXT - 1]}…"

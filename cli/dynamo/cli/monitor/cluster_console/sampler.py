@@ -6,20 +6,23 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-import msgspec
-
 from dynamo.cli.cluster.client import Cluster, Live
 from dynamo.cli.cluster.errors import ClusterError, RefusedError
 from dynamo.cli.cluster.look import MOST, READ_SECONDS, Look
-from dynamo.cli.monitor.cluster_console.overview import ClusterObjects, overview
+from dynamo.cli.monitor.cluster_console.overview import ClusterObjects, fitted, overview
 from dynamo.operator.kube.resources import EVENTS, PIPELINES, PODS, Resource
 from dynamo.operator.manifests import naming
 
 MOST_PIPELINES: Final = 500
+MOST_READ: Final = 32 << 20
+"""Bytes of pipelines that are read at a look; one may have a megabyte of podTemplate."""
+MOST_BYTES: Final = 3 << 20
+"""Of a snapshot; the page takes no more than four megabytes."""
 REST_EVERY: Final = 10.0
 """Seconds between two looks at pods, autoscalers, events and quotas."""
 AUTOSCALERS: Final = Resource("autoscaling/v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers")
 QUOTAS: Final = Resource("v1", "ResourceQuota", "resourcequotas")
+_PAGE: Final = 100
 
 
 class ClusterSampler:
@@ -28,8 +31,9 @@ class ClusterSampler:
     def __init__(self, cluster: Cluster, namespace: str | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._cluster, self._namespace, self._clock = cluster, namespace, clock
         self._rest, self._unseen = ClusterObjects(), list[str]()
+        self._known = {"autoscalers": False, "events": False}
         self._next_rest = clock()
-        self._latest: dict[str, Any] = {"pipelines": [], "namespaces": []}
+        self._latest: dict[str, Any] = {"pipelines": [], "namespaces": [], "more": False}
 
     def sample(self) -> bytes:
         """Return what the page shows, as JSON; where the cluster can't be read, the last of it and why."""
@@ -38,13 +42,18 @@ class ClusterSampler:
             self._latest = self._look()
         except ClusterError as problem:
             error = problem.message
+        except Exception as problem:  # a mistake of ours, or an object that nobody thought of: the page says so
+            error = f"what the cluster says can't be shown ({type(problem).__name__}): dynamo status shows it"
         about = {"cluster": self._cluster.label, "namespace": self._namespace, "error": error, "unseen": self._unseen}
-        return msgspec.json.encode(self._latest | about)
+        return fitted(self._latest | about | {"known": self._known}, MOST_BYTES)
 
     def _look(self) -> dict[str, Any]:
         pipelines, more = self._pipelines()
         if self._clock() >= self._next_rest:
-            self._rest, self._unseen = self._read_rest()
+            try:
+                self._read_rest()
+            except ClusterError as problem:  # what was read before stays
+                self._unseen = [problem.message]
             self._next_rest = self._clock() + REST_EVERY
         rest = self._rest
         shown = overview(ClusterObjects(pipelines, rest.pods, rest.autoscalers, rest.events, rest.quotas))
@@ -52,29 +61,43 @@ class ClusterSampler:
 
     def _pipelines(self) -> tuple[list[Live], bool]:
         """Return the first pipelines, and whether there are more. Raises `ClusterError`."""
-        query = {"limit": str(MOST_PIPELINES)}
+        pipelines: list[Live] = []
+        after, read = "", 0
+        while len(pipelines) < MOST_PIPELINES and read < MOST_READ:
+            answer = self._page(after)
+            page, read = self._cluster.decoded(answer), read + len(answer)
+            pipelines += page.get("items") or []
+            after = (page.get("metadata") or {}).get("continue") or ""
+            if not after:
+                return pipelines, False
+        return pipelines, True
+
+    def _page(self, after: str) -> bytes:
+        query = {"limit": str(_PAGE)} | ({"continue": after} if after else {})
         try:
-            answer = self._cluster.request("GET", PIPELINES.path(self._namespace), query, read_seconds=READ_SECONDS)
+            return self._cluster.raw("GET", PIPELINES.path(self._namespace), query, read_seconds=READ_SECONDS)
         except RefusedError as refused:
             if refused.status == 403 and self._namespace is None:
                 raise ClusterError("you may not list the pipelines of all namespaces: name one with -n") from None
             raise
-        return list(answer.get("items") or []), bool((answer.get("metadata") or {}).get("continue"))
 
-    def _read_rest(self) -> tuple[ClusterObjects, list[str]]:
-        look, short = Look(self._cluster), list[str]()
+    def _read_rest(self) -> None:
+        look, short = Look(self._cluster), set[str]()
 
         def first(resource: Resource, **query: str) -> list[Live]:
-            items = look.items(resource, self._namespace, **query) or []
-            if len(items) == MOST:
-                short.append(f"{resource.plural}: only the first {MOST} were read")
-            return items
+            items = look.items(resource, self._namespace, **query)
+            if items is None or len(items) == MOST:
+                short.add(resource.plural)
+            return items or []
 
         kinds = (PIPELINES.kind, AUTOSCALERS.kind, PODS.kind)
-        rest = ClusterObjects(
+        self._rest = ClusterObjects(
             pods=first(PODS, labelSelector=naming.PIPELINE),
             autoscalers=first(AUTOSCALERS),
             events=[event for kind in kinds for event in first(EVENTS, fieldSelector=f"involvedObject.kind={kind}")],
             quotas=first(QUOTAS),
         )
-        return rest, sorted({*look.unseen, *short})
+        self._known = {"autoscalers": AUTOSCALERS.plural not in short, "events": EVENTS.plural not in short}
+        forbidden = {text.partition(":")[0] for text in look.unseen}
+        some = [f"{name}: only the first {MOST} were read" for name in sorted(short - forbidden)]
+        self._unseen = [*sorted(set(look.unseen)), *some]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import socket
+import threading
 import time
 from collections.abc import Callable
 from importlib.resources import files
+from types import FrameType
 from typing import Any, Final
 
 import msgspec
@@ -41,6 +44,7 @@ _HEADERS: Final = (
     (b"referrer-policy", b"no-referrer"),
     (b"cache-control", b"no-store"),
 )
+_ALIVE: Final = b":\n\n"
 Send = Callable[[Any], Any]
 
 
@@ -49,9 +53,15 @@ class ClusterConsole:
 
     def __init__(self, sample: Callable[[], bytes], key: str, port: int) -> None:
         self._sample, self._key = sample, key.encode()
-        self._hosts = {f"{name}:{port}".encode() for name in (LOOPBACK, "localhost")}
-        self._lock = asyncio.Lock()
-        self._latest, self._taken = b"", -EVERY
+        names = (LOOPBACK, "localhost")
+        self._hosts = {f"{name}:{port}".encode() for name in names} | (
+            {n.encode() for n in names} if port == 80 else set()
+        )
+        self._leaving = asyncio.Event()
+        self.on_viewer: Callable[[], None] = lambda: None
+        """Called for each viewer who has the key."""
+        self._look: asyncio.Future[bytes] | None = None
+        self._began = 0.0
         self._viewers = 0
 
     async def __call__(self, scope: Any, receive: Any, send: Send) -> None:
@@ -75,36 +85,74 @@ class ClusterConsole:
         else:
             await self._stream(receive, send)
 
+    def leave(self) -> None:
+        """End all streams."""
+        self._leaving.set()
+
     async def _stream(self, receive: Any, send: Send) -> None:
         self._viewers += 1
-        gone = asyncio.ensure_future(_until_gone(receive))
+        self.on_viewer()
+        ends: set[asyncio.Future[Any]] = {asyncio.ensure_future(_until_gone(receive))}
+        ends.add(asyncio.ensure_future(self._leaving.wait()))
         try:
             await _start(send, 200, "text/event-stream")
-            await self._tell(send, gone)
+            await self._tell(send, ends)
             await send({"type": "http.response.body", "body": b""})
         finally:
-            gone.cancel()
+            for end in ends:
+                end.cancel()
             self._viewers -= 1
 
-    async def _tell(self, send: Send, gone: asyncio.Future[None]) -> None:
-        """Send what is new, until the viewer is gone or its time is over."""
+    async def _tell(self, send: Send, ends: set[asyncio.Future[Any]]) -> None:
+        """Send what is new, until the viewer is gone, we leave, or its time is over."""
         began = told = time.monotonic()
         sent = b""
-        while not gone.done() and time.monotonic() - began < LONGEST:
-            piece = await self._snapshot()
+        while time.monotonic() - began < LONGEST:
+            look = self._shared_look()
+            while not look.done():
+                done, _ = await asyncio.wait({look, *ends}, timeout=QUIET, return_when=asyncio.FIRST_COMPLETED)
+                if done - {look}:
+                    return
+                if not done:
+                    await _piece(send, _ALIVE)
+            piece = look.result()
             if piece != sent or time.monotonic() - told >= QUIET:
-                body = b":\n\n" if piece == sent else b"data: " + piece + b"\n\n"
-                await send({"type": "http.response.body", "body": body, "more_body": True})
+                await _piece(send, _ALIVE if piece == sent else b"data: " + piece + b"\n\n")
                 sent, told = piece, time.monotonic()
-            await asyncio.wait({gone}, timeout=EVERY)
+            if (await asyncio.wait(ends, timeout=EVERY, return_when=asyncio.FIRST_COMPLETED))[0]:
+                return
 
-    async def _snapshot(self) -> bytes:
-        """Return one that is at most as old as two looks are apart: all viewers share them."""
-        async with self._lock:
-            if time.monotonic() - self._taken >= EVERY / 2:
-                self._latest = await asyncio.to_thread(self._sample)
-                self._taken = time.monotonic()
-            return self._latest
+    def _shared_look(self) -> asyncio.Future[bytes]:
+        """Return a look that is at most as old as two are apart: all viewers share it, and none ends it."""
+        if self._look is None or (self._look.done() and time.monotonic() - self._began >= EVERY / 2):
+            self._look, self._began = _in_thread(self._sample), time.monotonic()
+        return self._look
+
+
+def _in_thread(function: Callable[[], bytes]) -> asyncio.Future[bytes]:
+    """Run a function in a thread that nobody waits for at the end of the process."""
+    loop = asyncio.get_running_loop()
+    result: asyncio.Future[bytes] = loop.create_future()
+
+    def settle(value: bytes, error: Exception | None) -> None:
+        if not result.done():
+            result.set_result(value) if error is None else result.set_exception(error)
+
+    def run() -> None:
+        value, problem = b"", None
+        try:
+            value = function()
+        except Exception as error:
+            problem = error
+        with contextlib.suppress(RuntimeError):  # the loop is gone
+            loop.call_soon_threadsafe(settle, value, problem)
+
+    threading.Thread(target=run, name="look", daemon=True).start()
+    return result
+
+
+async def _piece(send: Send, body: bytes) -> None:
+    await send({"type": "http.response.body", "body": body, "more_body": True})
 
 
 async def _until_gone(receive: Any) -> None:
@@ -140,4 +188,17 @@ def serve(app: ClusterConsole, listener: socket.socket) -> None:
         app, log_level="warning", access_log=False, lifespan="off", ws="none", server_header=False,
         limit_concurrency=4 * MOST_VIEWERS, timeout_keep_alive=5, timeout_graceful_shutdown=1,
     )  # fmt: skip
-    uvicorn.Server(config).run(sockets=[listener])
+    _Server(config, app).run(sockets=[listener])
+
+
+class _Server(uvicorn.Server):
+    """Ends the streams before it waits for them."""
+
+    def __init__(self, config: uvicorn.Config, app: ClusterConsole) -> None:
+        super().__init__(config)
+        self._app = app
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Hear of a signal."""
+        self._app.leave()
+        super().handle_exit(sig, frame)
