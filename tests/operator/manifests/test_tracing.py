@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 from tests.operator.pipelines import SMALLEST, pipeline
 from tests.operator.rendered import CLUSTER_SETTINGS, env_of, main_container, of_kind, render, worker
 
 from dynamo.operator.manifests.context import Tracing
+from dynamo.operator.settings import Settings
 from dynamo.runtime.process import tracing
 
 TRACED = replace(CLUSTER_SETTINGS, tracing=Tracing("http://collector:4317", "grpc", 0.25))
@@ -33,3 +35,14 @@ def test_a_component_may_send_its_traces_elsewhere() -> None:
     """Its own variables win."""
     env = env_of(worker(cluster=TRACED, env=[{"name": "OTEL_TRACES_SAMPLER_ARG", "value": "1"}]))
     assert (env["OTEL_TRACES_SAMPLER_ARG"], env["OTEL_EXPORT_ENABLED"]) == ("1", "1")
+
+
+def test_the_policy_of_egress_lets_traces_through() -> None:
+    """Where pipelines may reach only some ports, the receiver's is one of them."""
+    text = json.dumps({
+        "images": {"frontend": "f:1", "workers": {"default": "w:1"}}, "etcd": {"endpoints": ["http://etcd:2379"]},
+        "nats": {"url": "nats://nats:4222"}, "pods": {"restrictEgress": True, "egressPorts": [443]},
+        "tracing": {"endpoint": "http://collector.observability:4317"},
+    })  # fmt: skip
+    policy = of_kind(render(pipeline(SMALLEST), Settings.of(text, {}).cluster), "NetworkPolicy", "llama-egress")
+    assert [port["port"] for port in policy["spec"]["egress"][-1]["ports"]] == [443, 2379, 4222, 4317]
