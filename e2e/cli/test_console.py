@@ -16,6 +16,8 @@ from e2e.apiserver.plane import Plane
 from e2e.cli.cluster_page import page, snapshots
 from e2e.cli.shell import Shell, install_crd
 
+from dynamo.operator.kube.resources import PIPELINES
+
 PIPELINE: dict[str, Any] = {
     "apiVersion": "dynamo.dev/v1alpha1", "kind": "DynamoPipeline", "metadata": {"name": "llama"},
     "spec": {"components": [{"engine": "mocker"}]},
@@ -141,6 +143,26 @@ def test_it_shows_what_the_user_may_read(shell: Shell) -> None:
         assert [p["name"] for p in seen["pipelines"]] == ["llama"]
         assert llama(seen, shell.namespace)["scaling"] is None
         assert any(text.startswith("pods: you may not") for text in seen["unseen"])
+
+
+def test_what_nobody_can_read_hides_its_own_namespace_only(bare: Plane) -> None:
+    """A pipeline that is nested 9,900 times, of a tenant: the page and `dynamo status -A` show those of the others."""
+    install_crd(bare)
+    shell, hostile = Shell.fresh(bare), Shell.fresh(bare)
+    made(shell)
+    body = json.dumps({**PIPELINE, "spec": {"components": [{"engine": "mocker", "podTemplate": {"spec": "DEEP"}}]}})
+    text = body.replace('"DEEP"', '{"a":' * 9900 + "1" + "}" * 9900)
+    url = f"{bare.server}{PIPELINES.path(hostile.namespace)}"
+    headers = {"authorization": f"Bearer {bare.admin_token}", "content-type": "application/json"}
+    assert httpx.post(url, content=text, headers=headers, verify=False, timeout=60).status_code == 201
+    with page(shell) as (address, key):
+        seen = next(snapshots(address, key))
+        assert seen["error"] == ""
+        assert llama(seen, shell.namespace)
+        assert any(hostile.namespace in line and "nested too deep" in line for line in seen["unseen"])
+    listed = shell.run("status", "-A")
+    assert (listed.returncode, shell.namespace in listed.stdout) == (0, True)
+    assert f"namespace {hostile.namespace}" in listed.stderr
 
 
 def test_a_server_that_goes_away_is_told_of_and_comes_back(bare: Plane) -> None:

@@ -20,6 +20,7 @@ from dynamo.cli.cluster import kubeconfig as kubeconfigs
 from dynamo.cli.cluster.errors import (
     ClusterError,
     RefusedError,
+    TooDeepError,
     no_context,
     no_kubeconfig,
     parse_answer,
@@ -34,6 +35,7 @@ MANAGER: Final = "dynamo-cli"
 CONNECT_SECONDS: Final = 10.0
 ANSWER_SECONDS: Final = 30.0
 _PAGE: Final = 500
+_NAMESPACES: Final = "/api/v1/namespaces"
 _SERVICE_ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 
@@ -73,6 +75,21 @@ class Cluster:
             more = (answer.get("metadata") or {}).get("continue") or ""
             if not more:
                 return objects
+
+    def items_by_namespace(self, resource: Resource) -> tuple[list[Live], list[str]]:
+        """Return all of a kind that can be read, of the first 500 namespaces, and why others can't.
+
+        So an object that nobody can read hides those of its own namespace only: a question for each namespace.
+        """
+        listed = self.get(_NAMESPACES, limit=str(_PAGE)).get("items") or []
+        objects: list[Live] = []
+        hidden: list[str] = []
+        for namespace in (str(item["metadata"]["name"]) for item in listed):
+            try:
+                objects += self.items(resource, namespace)
+            except ClusterError as problem:
+                hidden.append(f"{resource.plural} of namespace {namespace}: {problem.message}")
+        return objects, hidden
 
     def visible(self, resource: Resource, namespace: str | None, **query: str) -> list[Live]:
         """Return the same as `items`; nothing where the user may not see them, or the server doesn't know the kind."""
@@ -125,8 +142,8 @@ class Cluster:
         except ValueError:
             raise ClusterError(f"{self.label} didn't answer in JSON: is it an API server of Kubernetes?") from None
         except RecursionError:
-            text = "an object there is nested too deep to be read: look at one namespace (-n), or one object, at a time"
-            raise ClusterError(f"{self.label}: {text}") from None
+            text = "an object there is nested too deep to be read: kubectl shows which"
+            raise TooDeepError(f"{self.label}: {text}") from None
         return decoded if isinstance(decoded, dict) else {"items": decoded}
 
     def raw(

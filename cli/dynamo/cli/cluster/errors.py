@@ -23,6 +23,10 @@ class ClusterError(click.ClickException):
     """One sentence for the user; exit code 1."""
 
 
+class TooDeepError(ClusterError):
+    """An answer with an object that is nested too deep for Python, as anybody may store one."""
+
+
 class Cause(NamedTuple):
     """One of several things that an answer complains about."""
 

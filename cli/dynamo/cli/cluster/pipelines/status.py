@@ -16,7 +16,7 @@ from rich.live import Live as Screen
 from rich.text import Text
 
 from dynamo.cli.cluster.client import Cluster, Live
-from dynamo.cli.cluster.errors import ClusterError, RefusedError, no_namespace, no_pipeline
+from dynamo.cli.cluster.errors import ClusterError, RefusedError, TooDeepError, no_namespace, no_pipeline
 from dynamo.cli.cluster.pipelines.follow import interruptible
 from dynamo.cli.cluster.pipelines.progress import PipelinePhase, phase_of, progress
 from dynamo.cli.cluster.pipelines.tables import Row, bare, detail, rows
@@ -66,11 +66,22 @@ def look(cluster: Cluster, wanted: Look) -> int:
 def fetch(cluster: Cluster, wanted: Look) -> list[Live]:
     """Return the pipelines; raises for a name that isn't there."""
     if not wanted.name:
-        pipelines = cluster.items(PIPELINES, None if wanted.everywhere else cluster.namespace)
+        pipelines = _everywhere(cluster) if wanted.everywhere else cluster.items(PIPELINES, cluster.namespace)
         if not pipelines and not wanted.everywhere:
             _must_exist(cluster, cluster.namespace)
         return sorted(pipelines, key=lambda p: (p["metadata"].get("namespace", ""), p["metadata"]["name"]))
     return [pipeline_called(cluster, cluster.namespace, wanted.name)]
+
+
+def _everywhere(cluster: Cluster) -> list[Live]:
+    """Return all pipelines; what can't be read is said, and hides nothing of other namespaces."""
+    try:
+        return cluster.items(PIPELINES, None)
+    except TooDeepError:
+        pipelines, hidden = cluster.items_by_namespace(PIPELINES)
+    for text in hidden:
+        click.echo(f"warning: {text}", err=True)
+    return pipelines
 
 
 def _must_exist(cluster: Cluster, namespace: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from dynamo.cli.cluster.client import Cluster, Live
-from dynamo.cli.cluster.errors import ClusterError, RefusedError
+from dynamo.cli.cluster.errors import ClusterError, RefusedError, TooDeepError
 from dynamo.cli.cluster.look import MOST, READ_SECONDS, Look
 from dynamo.cli.monitor.cluster_console.overview import ClusterObjects, fitted, overview
 from dynamo.operator.kube.resources import EVENTS, PIPELINES, PODS, Resource
@@ -20,6 +20,8 @@ MOST_BYTES: Final = 3 << 20
 """Of a snapshot; the page takes no more than four megabytes."""
 REST_EVERY: Final = 10.0
 """Seconds between two looks at pods, autoscalers, events and quotas."""
+EACH_EVERY: Final = 30.0
+"""Seconds between two looks at namespaces one by one, where one has what nobody can read."""
 AUTOSCALERS: Final = Resource("autoscaling/v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers")
 QUOTAS: Final = Resource("v1", "ResourceQuota", "resourcequotas")
 _PAGE: Final = 100
@@ -30,9 +32,10 @@ class ClusterSampler:
 
     def __init__(self, cluster: Cluster, namespace: str | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._cluster, self._namespace, self._clock = cluster, namespace, clock
-        self._rest, self._unseen = ClusterObjects(), list[str]()
+        self._rest, self._unseen, self._hidden = ClusterObjects(), list[str](), list[str]()
         self._known = {"autoscalers": False, "events": False}
-        self._next_rest = clock()
+        self._next_rest = self._next_each = clock()
+        self._each: list[Live] = []
         self._latest: dict[str, Any] = {"pipelines": [], "namespaces": [], "more": False}
 
     def sample(self) -> bytes:
@@ -44,11 +47,22 @@ class ClusterSampler:
             error = problem.message
         except Exception as problem:  # a mistake of ours, or an object that nobody thought of: the page says so
             error = f"what the cluster says can't be shown ({type(problem).__name__}): dynamo status shows it"
-        about = {"cluster": self._cluster.label, "namespace": self._namespace, "error": error, "unseen": self._unseen}
+        about = {
+            "cluster": self._cluster.label,
+            "namespace": self._namespace,
+            "error": error,
+            "unseen": [*self._hidden, *self._unseen],
+        }
         return fitted(self._latest | about | {"known": self._known}, MOST_BYTES)
 
     def _look(self) -> dict[str, Any]:
-        pipelines, more = self._pipelines()
+        try:
+            pipelines, more = self._pipelines()
+            self._hidden = []
+        except TooDeepError:
+            if self._namespace is not None:
+                raise
+            pipelines, more = self._those_that_can_be_read()
         if self._clock() >= self._next_rest:
             try:
                 self._read_rest()
@@ -58,6 +72,13 @@ class ClusterSampler:
         rest = self._rest
         shown = overview(ClusterObjects(pipelines, rest.pods, rest.autoscalers, rest.events, rest.quotas))
         return shown | {"more": more}
+
+    def _those_that_can_be_read(self) -> tuple[list[Live], bool]:
+        """Return the first pipelines of namespaces that can be read. It costs a question for each: seldom asked."""
+        if self._clock() >= self._next_each:
+            self._each, self._hidden = self._cluster.items_by_namespace(PIPELINES)
+            self._next_each = self._clock() + EACH_EVERY
+        return self._each[:MOST_PIPELINES], len(self._each) > MOST_PIPELINES
 
     def _pipelines(self) -> tuple[list[Live], bool]:
         """Return the first pipelines, and whether there are more. Raises `ClusterError`."""
