@@ -58,7 +58,7 @@ def test_what_may_not_be_read_is_unknown_and_not_none() -> None:
 def test_what_python_cannot_read_is_told() -> None:
     """An object that is nested 100,000 deep, as a tenant may store one; and none at all."""
     deep = b'{"items": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
-    assert "nested too deep" in read(ClusterSampler(Broken({}, deep), None))["error"]
+    assert "nested too deep" in read(ClusterSampler(Broken({}, deep), "a"))["error"]
     assert "didn't answer in JSON" in read(ClusterSampler(Broken({}, b"<html>"), None))["error"]
     odd = json.dumps({"items": [{"metadata": {}}]}).encode()
     assert "can't be shown (KeyError)" in read(ClusterSampler(Broken({}, odd), None))["error"]
