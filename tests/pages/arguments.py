@@ -26,7 +26,7 @@ TOLD: Final[dict[str, dict[str, Any]]] = {
     "vllm, context": {"max_model_len": 256},
     "vllm, ray": {"tensor_parallel_size": 16},
     "trtllm, arguments": {
-        "backend": "pytorch", "kv_cache_config": {"tokens_per_block": 16, "event_buffer_max_size": 1024},
+        "backend": "pytorch", "kv_cache_config": {"tokens_per_block": 32, "event_buffer_max_size": 1024},
     },
 }  # fmt: skip
 """By row: what the engine gets beside the model."""
