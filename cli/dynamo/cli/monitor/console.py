@@ -86,6 +86,7 @@ def _serve_cluster(target: Target, port: int, opens: bool) -> None:
             app.on_viewer = _open(address)
             click.echo("If no page opens in a browser, open the address above.", err=True)
         serve(app, listener)
+    raise SystemExit(130)  # reached where whoever started us ignores Ctrl-C, as a shell does for what is behind `&`
 
 
 def _open(address: str) -> Callable[[], None]:
