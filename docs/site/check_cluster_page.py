@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from docs.site.check_console import AXE, LOOKS, SECONDS, Console, problems
+from docs.site.check_console import SECONDS, Console, problems, show
 from docs.site.check_pages import browser
 
 NAMES: Final = "[...document.querySelectorAll('#pipelines button')].map(button => button.textContent).join()"
@@ -105,11 +104,7 @@ def main() -> None:
         console = Console(tab)
         give_the_key(console, page)
         find_one(console)
-        console.said(args.axe.read_text() + ";undefined")
-        for name, width, scheme in LOOKS:
-            console.picture(args.pictures / f"cluster-{name}.webp", width, scheme)
-            found = json.loads(console.said(AXE, awaited=True))
-            assert not found, f"axe, {name}: {found}"
+        show(console, args.axe.read_text(), args.pictures, "cluster")
         lose(console, page)
         wrong = [text for text in problems(tab.events, page.address) if "401" not in text]
     if wrong:

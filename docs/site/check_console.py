@@ -323,6 +323,15 @@ def lose_a_worker(console: Console, pipelines: Pipelines) -> None:
     console.until("its place is taken", restarted)
 
 
+def show(console: Console, axe: str, folder: Path, title: str) -> None:
+    """Keep what is seen dark, light and on a phone; axe finds nothing serious on any of them."""
+    console.said(f"{axe};undefined")
+    for name, width, scheme in LOOKS:
+        console.picture(folder / f"{title}-{name}.webp", width, scheme)
+        violations = json.loads(console.said(AXE, awaited=True))
+        assert not violations, f"axe, {name}: {violations}"
+
+
 def problems(events: Sequence[dict[str, Any]], url: str) -> list[str]:
     """Return what went wrong in the page, in sentences."""
     loud = [str(event["params"]) for event in events if event["method"] in LOUD]
@@ -347,11 +356,7 @@ def main() -> None:
         call_a_tool(console)
         show_an_image(console, args.pictures)
         compare(console, args.second)
-        console.said(args.axe.read_text() + ";undefined")
-        for name, width, scheme in LOOKS:
-            console.picture(args.pictures / f"console-{name}.webp", width, scheme)
-            found = json.loads(console.said(AXE, awaited=True))
-            assert not found, f"axe, {name}: {found}"
+        show(console, args.axe.read_text(), args.pictures, "console")
         lose_a_worker(console, pipelines)
         wrong = problems(tab.events, url)
     with served(args.program, KEYED, KEY) as pipelines, browser() as tab:

@@ -49,6 +49,12 @@ def install_crd(plane: Plane) -> None:
     until("pipelines are served", lambda: plane.admin.code("GET", PIPELINES.path()) == 200)
 
 
+def component_status(replicas: int, updated: int = 0, ready: int = 0) -> dict[str, Any]:
+    """A component's counts in a status; the ready ones can be routed to."""
+    counts = {"replicas": replicas, "updatedReplicas": updated, "readyReplicas": ready, "availableReplicas": ready}
+    return {"name": "worker", "revision": "r1", **counts}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Terminal:
     """`dynamo` with a kubeconfig; `code` is where its packages lie."""

@@ -12,9 +12,10 @@ from typing import Any
 
 import httpx
 import pytest
+from e2e.apiserver.client import until as poll
 from e2e.apiserver.plane import Plane
 from e2e.cli.cluster_page import page, snapshots
-from e2e.cli.shell import Shell, install_crd
+from e2e.cli.shell import Shell, component_status, install_crd
 
 from dynamo.operator.kube.resources import PIPELINES
 
@@ -62,8 +63,8 @@ def until(address: str, key: str, holds: Callable[[dict[str, Any]], bool]) -> di
 
 def llama(snapshot: dict[str, Any], namespace: str) -> dict[str, Any]:
     """The pipeline of a test; empty where it isn't listed."""
-    found = (p for p in snapshot["pipelines"] if (p["namespace"], p["name"]) == (namespace, "llama"))
-    return next(found, {})
+    own = (p for p in snapshot["pipelines"] if (p["namespace"], p["name"]) == (namespace, "llama"))
+    return next(own, {})
 
 
 def made(shell: Shell) -> None:
@@ -77,16 +78,7 @@ def made(shell: Shell) -> None:
 def test_pipelines_scaling_and_namespaces_are_shown_and_follow(shell: Shell) -> None:
     """Conditions, the autoscaler's wish and why, devices and quotas; a change comes to the open page."""
     made(shell)
-    parts = [
-        {
-            "name": "worker",
-            "revision": "r1",
-            "replicas": 4,
-            "updatedReplicas": 1,
-            "readyReplicas": 2,
-            "availableReplicas": 2,
-        }
-    ]
+    parts = [component_status(replicas=4, updated=1, ready=2)]
     shell.write_status("llama", "False", "Starting", "worker: 2 of 4 ready", components=parts, model="m")
     with page(shell) as (address, key):
         watched = snapshots(address, key)
@@ -195,19 +187,23 @@ def test_mistakes_are_sentences(shell: Shell) -> None:
 def test_a_browser_gets_the_key_by_a_private_file(
     shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its command line, which all users see, has none; once the page is open the file is gone."""
+    """Its command line, which all users see, has none; the file goes once the page is open, or at Ctrl-C."""
     words = tmp_path / "words.txt"
     browser = tmp_path / "xdg-open"
     browser.write_text(f'#!/bin/sh\necho "$@" > {words}\n')
     browser.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     with page(shell, "--open") as (address, key):
-        until_there = time.monotonic() + 20
-        while not words.exists() and time.monotonic() < until_there:
-            time.sleep(0.05)
+        poll("a browser is started", lambda: words.exists() and words.read_text().strip(), 20)
         opened = Path(words.read_text().strip().removeprefix("file://"))
         assert key not in str(opened)
         assert f"{address}#key={key}" in opened.read_text()
         assert stat.S_IMODE(opened.parent.stat().st_mode) == 0o700
         next(snapshots(address, key))
         assert not opened.parent.exists()
+    words.unlink()
+    with page(shell, "--open"):
+        poll("a browser is started again", lambda: words.exists() and words.read_text().strip(), 20)
+        unread = Path(words.read_text().strip().removeprefix("file://"))
+        assert unread.exists()
+    assert not unread.parent.exists()

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import pytest
 import yaml
 from e2e.apiserver.plane import Plane
-from e2e.cli.shell import Shell
+from e2e.cli.shell import Shell, component_status
 
 PIPELINE = """apiVersion: dynamo.dev/v1alpha1
 kind: DynamoPipeline
@@ -61,16 +61,7 @@ def test_an_older_ready_is_not_shown_and_not_the_exit_code(shell: Shell) -> None
 def test_one_pipeline_closely(shell: Shell) -> None:
     """Its parts, the pod that waits, and events."""
     made(shell)
-    parts = [
-        {
-            "name": "worker",
-            "revision": "r1",
-            "replicas": 1,
-            "updatedReplicas": 0,
-            "readyReplicas": 0,
-            "availableReplicas": 0,
-        }
-    ]
+    parts = [component_status(replicas=1)]
     shell.write_status(
         "llama", "False", "Unschedulable", "no node", components=parts, conditions={"FrontendReady": "True"}
     )

@@ -14,6 +14,9 @@ Reads = Literal["any", "gguf", "folder", "tokenizer"]
 """What an engine reads of a model: GGUF files or folders, GGUF files only, folders only, or no weights at all."""
 
 
+KV_BLOCK_SIZE: Final = 16
+
+
 class EngineName(StrEnum):
     """Name of an engine, which runs the model."""
 
@@ -56,8 +59,10 @@ class EngineTraits:
     """It keeps the KV blocks of a request's `cache_salt` apart, or keeps none."""
     bad_words: bool = False
     """It leaves out words of several tokens."""
-    kv_block_size: int = 16
+    kv_block_size: int = KV_BLOCK_SIZE
     """Tokens in a KV block unless somebody says otherwise; as NVIDIA Dynamo starts this engine."""
+    chooses_kv_block_size: bool = False
+    """It has a default of its own, which depends on the hardware and the kind of attention."""
 
     @property
     def loads_weights(self) -> bool:
@@ -71,7 +76,7 @@ CATALOG: Final[dict[EngineName, EngineTraits]] = {
         engine_class="dynamo.worker.engines.vllm.engine:Vllm",
         node_class="dynamo.worker.engines.vllm.sidecar:VllmNode",
         extra="vllm", package="vllm", reads="folder", multi_node=True, disaggregated=True,
-        cache_salt=True, bad_words=True,
+        cache_salt=True, bad_words=True, chooses_kv_block_size=True,
     ),
     EngineName.SGLANG: EngineTraits(
         title="SGLang, on GPUs, for a folder of safetensors",
@@ -122,6 +127,15 @@ CATALOG: Final[dict[EngineName, EngineTraits]] = {
         needs_model=False, disaggregated=True,
     ),
 }  # fmt: skip
+
+
+def kv_block_sizes() -> str:
+    """Return the default sizes of KV blocks as a sentence, for helps and descriptions."""
+    others = [f"{t.kv_block_size} with {name}" for name, t in CATALOG.items() if t.kv_block_size != KV_BLOCK_SIZE]
+    own = [name.value for name, traits in CATALOG.items() if traits.chooses_kv_block_size]
+    return (
+        f"Tokens in a KV block. Default: {', '.join([str(KV_BLOCK_SIZE), *others])}; {', '.join(own)} chooses its own."
+    )
 
 
 def traits_of(name: str) -> EngineTraits:

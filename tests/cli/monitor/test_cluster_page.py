@@ -10,7 +10,8 @@ import pytest
 from tests.waiting import until
 
 from dynamo.cli.monitor.cluster_console import server
-from dynamo.cli.monitor.cluster_console.server import EVENTS, MOST_VIEWERS, ClusterConsole
+from dynamo.cli.monitor.cluster_console.server import MOST_VIEWERS, ClusterConsole
+from dynamo.frontend.console.paths import EVENTS
 
 HEAD = [(b"host", b"127.0.0.1:8000"), (b"authorization", b"Bearer k")]
 

@@ -93,11 +93,13 @@ def test_callers_are_counted_without_their_names(make_site: Callable[..., Site])
     hold = asyncio.Event()
     site.call(lambda: setattr(engine, "hold", hold))
     with watched(site) as texts, ThreadPoolExecutor(3) as pool:
-        asked = [pool.submit(ask, site, **{"x-tenant-id": tenant}) for tenant in (SECRET, SECRET, "other")]
-        used = until(texts, lambda fields: fields["limits"]["in_flight"] == 3)["limits"]
+        answers = [pool.submit(ask, site, **{"x-tenant-id": tenant}) for tenant in (SECRET, SECRET, "other")]
+        try:
+            used = until(texts, lambda fields: fields["limits"]["in_flight"] == 3)["limits"]
+        finally:
+            site.call(hold.set)
         assert used == {"in_flight": 3, "most": 8, "most_per_client": 3, "callers": 2, "busiest": [2, 1]}
-        site.call(hold.set)
-        assert {one.result(20).status_code for one in asked} == {200}
+        assert {answer.result(20).status_code for answer in answers} == {200}
         over = until(texts, lambda fields: fields["limits"]["in_flight"] == 0)["limits"]
         assert (over["callers"], over["busiest"]) == (0, [])
 

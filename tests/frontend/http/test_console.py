@@ -38,7 +38,7 @@ def test_browsers_get_the_page_and_programs_json(served: Any) -> None:
             assert answer.headers["x-content-type-options"] == "nosniff"
             assert answer.headers["referrer-policy"] == "no-referrer"
         size += sum(len(client.get(path).content) for path in FILES)
-        assert size < 50_000
+        assert size < 40_000
         head = client.head("/", headers=BROWSER)
         assert (head.status_code, head.content) == (200, b"")
         assert head.headers["content-length"] == str(len(page.content))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from dynamo.engine_catalog import traits_of
+from dynamo.engine_catalog import kv_block_sizes, traits_of
 from dynamo.runtime.errors import InvalidArgument
 from dynamo.runtime.http.local_callers import OPEN_VARIABLE
 from dynamo.runtime.names import EndpointPath
@@ -66,9 +66,7 @@ class WorkerSettings:
     context_length: int | None = setting(
         None, "Longest prompt plus answer, in tokens. Default and maximum: the model's own."
     )
-    kv_cache_block_size: int | None = setting(
-        None, "Tokens in a KV block. Default: 16; of the engine trtllm 32, of mocker 64; vLLM chooses."
-    )
+    kv_cache_block_size: int | None = setting(None, kv_block_sizes())
     tensor_parallel_size: int = setting(1, "GPUs that share one copy of the model.")
     num_workers: int = setting(1, "Instances in this process, each with its own engine (mocker and echo engines only).")
     num_nodes: int = setting(1, "Nodes that share one copy of the model.")

@@ -35,7 +35,6 @@ MANAGER: Final = "dynamo-cli"
 CONNECT_SECONDS: Final = 10.0
 ANSWER_SECONDS: Final = 30.0
 _PAGE: Final = 500
-_NAMESPACES: Final = "/api/v1/namespaces"
 _SERVICE_ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 
@@ -75,21 +74,6 @@ class Cluster:
             more = (answer.get("metadata") or {}).get("continue") or ""
             if not more:
                 return objects
-
-    def items_by_namespace(self, resource: Resource) -> tuple[list[Live], list[str]]:
-        """Return all of a kind that can be read, of the first 500 namespaces, and why others can't.
-
-        So an object that nobody can read hides those of its own namespace only: a question for each namespace.
-        """
-        listed = self.get(_NAMESPACES, limit=str(_PAGE)).get("items") or []
-        objects: list[Live] = []
-        hidden: list[str] = []
-        for namespace in (str(item["metadata"]["name"]) for item in listed):
-            try:
-                objects += self.items(resource, namespace)
-            except ClusterError as problem:
-                hidden.append(f"{resource.plural} of namespace {namespace}: {problem.message}")
-        return objects, hidden
 
     def visible(self, resource: Resource, namespace: str | None, **query: str) -> list[Live]:
         """Return the same as `items`; nothing where the user may not see them, or the server doesn't know the kind."""

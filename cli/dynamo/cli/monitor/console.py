@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from dynamo.cli.commands.cluster_options import cluster_options
+from dynamo.cli.ctrl_c import interrupt_on_ctrl_c
 
 if TYPE_CHECKING:
     from dynamo.cli.cluster.kubeconfig import Target
 
 _OPENS_WITHIN: Final = 30.0
+"""Seconds after which the file with the key goes, whether a browser has read it or not."""
 EPILOG = """\b
 Examples:
   dynamo console                              addresses of what is up here
@@ -76,15 +78,16 @@ def _serve_cluster(target: Target, port: int, opens: bool) -> None:
     from dynamo.cli.monitor.cluster_console.server import LOOPBACK, ClusterConsole, listen, serve
 
     cluster, key = connect(target), secrets.token_urlsafe(24)
-    with contextlib.closing(listen(port)) as listener:
+    with contextlib.closing(listen(port)) as listener, contextlib.ExitStack() as leaving:
         port = listener.getsockname()[1]
         address = f"http://{LOOPBACK}:{port}/#key={key}"
         app = ClusterConsole(ClusterSampler(cluster, target.namespace).sample, key, port)
         click.echo(address)
         click.echo(f"Shows pipelines of {cluster.label}, as you may read them. Press Ctrl-C to stop.", err=True)
         if opens:
-            app.on_viewer = _open(address)
+            app.on_viewer = leaving.callback(_open(address))
             click.echo("If no page opens in a browser, open the address above.", err=True)
+        interrupt_on_ctrl_c()
         serve(app, listener)
     raise SystemExit(130)  # reached where whoever started us ignores Ctrl-C, as a shell does for what is behind `&`
 
@@ -101,9 +104,9 @@ def _open(address: str) -> Callable[[], None]:
     def remove() -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
-    forgotten = threading.Timer(_OPENS_WITHIN, remove)
-    forgotten.daemon = True
-    forgotten.start()
+    timer = threading.Timer(_OPENS_WITHIN, remove)
+    timer.daemon = True
+    timer.start()
     click.launch(page.as_uri())
     return remove
 

@@ -55,10 +55,7 @@ class RunSettings:
     context_length: int | None = like(
         WorkerSettings, "context_length", help="Longest prompt plus answer, in tokens (worker side)."
     )
-    kv_cache_block_size: int | None = like(
-        WorkerSettings, "kv_cache_block_size",
-        help="Tokens per KV block (worker side). Default: 16; of trtllm 32, of mocker 64; vLLM chooses.",
-    )  # fmt: skip
+    kv_cache_block_size: int | None = like(WorkerSettings, "kv_cache_block_size")
     chat_template: str = like(
         WorkerSettings, "chat_template",
         help="Jinja file, or the template itself, that replaces the model's chat template (worker side).",

@@ -52,12 +52,11 @@ function showWorkers(state) {
     + "In flight: requests of this frontend process. Running, queue and KV: as the worker says.");
 }
 
-// Who asks isn't told, only how many requests the busiest have.
 function limits(used) {
   if (!used) return "";
-  const all = `Requests in this process: ${used.in_flight}${used.most === null ? "" : ` of ${used.most}`}.`;
-  if (used.most_per_client === null || !used.callers) return all;
-  return `${all} Of ${used.callers} caller(s), the busiest first: ${used.busiest.join(", ")}; at most ${used.most_per_client} each.`;
+  const all = `Requests here: ${used.in_flight}${used.most === null ? "" : ` of ${used.most}`}.`;
+  if (!used.callers) return all;
+  return `${all} Callers: ${used.callers}; busiest: ${used.busiest.join(", ")} of ${used.most_per_client}.`;
 }
 
 function why(route) {

@@ -92,7 +92,7 @@ export function rows(body, lines, empty) {
       const cell = row.cells[place] || row.insertCell();
       cell.colSpan = cells.length === 1 ? columns : 1;
       put(cell, String(text));
-      cell.className = text === "ready" ? "good" : ["away", "gone", "stalled"].includes(text) ? "bad" : "";
+      cell.className = text === "ready" ? "good" : /^(away|gone|stalled)$/.test(text) ? "bad" : "";
     });
   });
 }

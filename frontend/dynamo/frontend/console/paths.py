@@ -10,6 +10,11 @@ from dynamo.frontend.http.settings import AccessSettings
 STYLE: Final = "/console/console.css"
 SCRIPTS: Final = tuple(f"/console/{name}.js" for name in ("console", "chat", "live", "page", "stream"))
 EVENTS: Final = "/console/events"
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+)
+"""What a page of ours may load: nothing of other hosts, and no script in its text."""
 _HTML: Final = "text/html"
 _LONGEST_ACCEPT: Final = 4096
 Scope = Any

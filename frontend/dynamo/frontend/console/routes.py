@@ -9,7 +9,7 @@ from typing import Any, Final
 from fastapi import APIRouter, Request
 from fastapi.responses import Response, StreamingResponse
 
-from dynamo.frontend.console.paths import EVENTS, SCRIPTS, STYLE, is_served
+from dynamo.frontend.console.paths import EVENTS, POLICY, SCRIPTS, STYLE, is_served
 from dynamo.frontend.console.workers import workers_of
 from dynamo.frontend.http.connection import CONNECTION, Connection
 from dynamo.frontend.http.guard import WORKERS
@@ -18,8 +18,7 @@ from dynamo.frontend.responses.cold_replies import json_reply
 from dynamo.frontend.services import Services
 
 HEADERS: Final = {
-    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
-    "img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+    "content-security-policy": POLICY,
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cache-control": "no-cache",

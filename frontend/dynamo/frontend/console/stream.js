@@ -1,4 +1,4 @@
-// Follows a stream of snapshots while somebody looks, and opens it again when it ends. Returns how to begin anew.
+// Follows a stream of snapshots while somebody looks; returns how to begin anew.
 import { ask, askForKey, events, keyKnown, needsKey, problem, say } from "./page.js";
 
 const AGAIN = 1000, LATEST = 15000, SILENCE = 25000;
@@ -6,11 +6,7 @@ const AGAIN = 1000, LATEST = 15000, SILENCE = 25000;
 export function follow(path, show) {
   let stream = null, timer = 0, wait = AGAIN;
 
-  function close() {
-    clearTimeout(timer);
-    if (stream) stream.abort();
-    stream = null;
-  }
+  function close() { clearTimeout(timer); if (stream) stream.abort(); stream = null; }
 
   async function open() {
     clearTimeout(timer);
@@ -27,7 +23,7 @@ export function follow(path, show) {
       why = "";
     } catch (error) {
       if (error.status === 401) why = "";
-      else if (showing) why = `This page can't show what the server says: ${error.message}`;
+      else if (showing) why = `The page can't show this: ${error.message}`;
       else if (error.name === "Error") why = error.message;
     }
     clearTimeout(silent);

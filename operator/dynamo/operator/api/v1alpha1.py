@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from dynamo.engine_catalog import EngineName
+from dynamo.engine_catalog import EngineName, kv_block_sizes
 from dynamo.operator.api.bounds import COMPONENTS, NAME_CHARACTERS, NODES, REPLICAS, WORDS_CHARACTERS
 from dynamo.operator.api.fields import Fields, ObjectName, Quantity, ResourceSpec, Share
 from dynamo.operator.api.frontend import FrontendSpec
@@ -187,12 +187,7 @@ class Component(ServedElsewhere):
     engine_args: dict[str, Any] = Field(
         default={}, max_length=128, description="Arguments of the engine, by the engine's own names."
     )
-    kv_cache_block_size: int | None = Field(
-        default=None,
-        ge=1,
-        le=4096,
-        description="Tokens in a KV block. Default: 16; of the engine trtllm 32, of mocker 64; vLLM chooses.",
-    )
+    kv_cache_block_size: int | None = Field(default=None, ge=1, le=4096, description=kv_block_sizes())
     python: PythonSpec | None = Field(default=None, description="User code for the engine python.")
     env: tuple[EnvVar, ...] = Field(default=(), max_length=128, description="Environment variables of the worker.")
     env_from: tuple[dict[str, Any], ...] = Field(

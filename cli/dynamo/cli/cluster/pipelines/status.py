@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.live import Live as Screen
 from rich.text import Text
 
+from dynamo.cli.cluster.by_namespace import read_by_namespace
 from dynamo.cli.cluster.client import Cluster, Live
 from dynamo.cli.cluster.errors import ClusterError, RefusedError, TooDeepError, no_namespace, no_pipeline
 from dynamo.cli.cluster.pipelines.follow import interruptible
@@ -77,8 +78,8 @@ def _everywhere(cluster: Cluster) -> list[Live]:
     """Return all pipelines; what can't be read is said, and hides nothing of other namespaces."""
     try:
         return cluster.items(PIPELINES, None)
-    except TooDeepError:
-        pipelines, hidden = cluster.items_by_namespace(PIPELINES)
+    except TooDeepError as problem:
+        pipelines, hidden = read_by_namespace(cluster, problem, lambda name: cluster.items(PIPELINES, name))
     for text in hidden:
         click.echo(f"warning: {text}", err=True)
     return pipelines

@@ -84,7 +84,7 @@ function showOne() {
       : "Unknown: not all autoscalers could be read.");
   rows(at("scaling"), one.scaling ? facts(one.scaling.conditions) : [], "None.");
   const lines = one.events.length ? one.events.map((e) => `${moment(e.time)}: ${e.text}`)
-    : [state.known.events ? "None." : "Unknown: not all events could be read."];
+    : [state.known.events && !state.short ? "None." : "Unknown: not all events could be read."];
   const list = at("events");
   while (list.children.length > lines.length) list.lastElementChild.remove();
   lines.forEach((line, index) => put(list.children[index] || list.appendChild(make("li")), line));

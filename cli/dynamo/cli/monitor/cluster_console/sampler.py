@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
+from dynamo.cli.cluster.by_namespace import read_by_namespace
 from dynamo.cli.cluster.client import Cluster, Live
 from dynamo.cli.cluster.errors import ClusterError, RefusedError, TooDeepError
 from dynamo.cli.cluster.look import MOST, READ_SECONDS, Look
@@ -24,7 +25,8 @@ EACH_EVERY: Final = 30.0
 """Seconds between two looks at namespaces one by one, where one has what nobody can read."""
 AUTOSCALERS: Final = Resource("autoscaling/v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers")
 QUOTAS: Final = Resource("v1", "ResourceQuota", "resourcequotas")
-_PAGE: Final = 100
+_PAGE: Final = 25
+"""Pipelines of one answer, which is held as a whole: each may have a megabyte."""
 
 
 class ClusterSampler:
@@ -57,12 +59,12 @@ class ClusterSampler:
 
     def _look(self) -> dict[str, Any]:
         try:
-            pipelines, more = self._pipelines()
+            pipelines, more = self._pipelines(self._namespace)
             self._hidden = []
-        except TooDeepError:
+        except TooDeepError as problem:
             if self._namespace is not None:
                 raise
-            pipelines, more = self._those_that_can_be_read()
+            pipelines, more = self._those_that_can_be_read(problem)
         if self._clock() >= self._next_rest:
             try:
                 self._read_rest()
@@ -73,19 +75,19 @@ class ClusterSampler:
         shown = overview(ClusterObjects(pipelines, rest.pods, rest.autoscalers, rest.events, rest.quotas))
         return shown | {"more": more}
 
-    def _those_that_can_be_read(self) -> tuple[list[Live], bool]:
+    def _those_that_can_be_read(self, problem: TooDeepError) -> tuple[list[Live], bool]:
         """Return the first pipelines of namespaces that can be read. It costs a question for each: seldom asked."""
         if self._clock() >= self._next_each:
-            self._each, self._hidden = self._cluster.items_by_namespace(PIPELINES)
             self._next_each = self._clock() + EACH_EVERY
+            self._each, self._hidden = read_by_namespace(self._cluster, problem, lambda name: self._pipelines(name)[0])
         return self._each[:MOST_PIPELINES], len(self._each) > MOST_PIPELINES
 
-    def _pipelines(self) -> tuple[list[Live], bool]:
+    def _pipelines(self, namespace: str | None) -> tuple[list[Live], bool]:
         """Return the first pipelines, and whether there are more. Raises `ClusterError`."""
         pipelines: list[Live] = []
         after, read = "", 0
         while len(pipelines) < MOST_PIPELINES and read < MOST_READ:
-            answer = self._page(after)
+            answer = self._page(namespace, after)
             page, read = self._cluster.decoded(answer), read + len(answer)
             pipelines += page.get("items") or []
             after = (page.get("metadata") or {}).get("continue") or ""
@@ -93,12 +95,12 @@ class ClusterSampler:
                 return pipelines, False
         return pipelines, True
 
-    def _page(self, after: str) -> bytes:
+    def _page(self, namespace: str | None, after: str) -> bytes:
         query = {"limit": str(_PAGE)} | ({"continue": after} if after else {})
         try:
-            return self._cluster.raw("GET", PIPELINES.path(self._namespace), query, read_seconds=READ_SECONDS)
+            return self._cluster.raw("GET", PIPELINES.path(namespace), query, read_seconds=READ_SECONDS)
         except RefusedError as refused:
-            if refused.status == 403 and self._namespace is None:
+            if refused.status == 403 and namespace is None:
                 raise ClusterError("you may not list the pipelines of all namespaces: name one with -n") from None
             raise
 

@@ -1,4 +1,7 @@
-"""Serves the page of a cluster to this machine, to whoever has the key of this run. It changes nothing there."""
+"""Serves the page of a cluster to this machine, to whoever has the key of this run. It changes nothing there.
+
+By uvicorn alone: the extra `cluster` brings no web framework, and there are one stream and some files.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ import msgspec
 import uvicorn
 
 from dynamo.cli.cluster.errors import ClusterError
+from dynamo.frontend.console.paths import EVENTS, POLICY, STYLE
 
 LOOPBACK: Final = "127.0.0.1"
 EVERY: Final = 2.0
@@ -25,21 +29,17 @@ QUIET: Final = 10.0
 LONGEST: Final = 3600.0
 """Seconds of one stream; the page begins another."""
 MOST_VIEWERS: Final = 16
-EVENTS: Final = "/console/events"
 _SHARED: Final = "dynamo.frontend.console"
 _FILES: Final = {
     "/": (__package__, "cluster.html", "text/html; charset=utf-8"),
     "/console/cluster.js": (__package__, "cluster.js", "text/javascript"),
-    "/console/console.css": (_SHARED, "console.css", "text/css"),
+    "/console/cluster.css": (__package__, "cluster.css", "text/css"),
+    STYLE: (_SHARED, "console.css", "text/css"),
     "/console/page.js": (_SHARED, "page.js", "text/javascript"),
     "/console/stream.js": (_SHARED, "stream.js", "text/javascript"),
 }
 _HEADERS: Final = (
-    (
-        b"content-security-policy",
-        b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
-        b"frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
-    ),
+    (b"content-security-policy", POLICY.encode()),
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
     (b"cache-control", b"no-store"),
@@ -199,6 +199,6 @@ class _Server(uvicorn.Server):
         self._app = app
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Hear of a signal."""
+        """End the streams on a signal, and then the server."""
         self._app.leave()
         super().handle_exit(sig, frame)
