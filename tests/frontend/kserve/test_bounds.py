@@ -184,19 +184,19 @@ def test_a_stream_on_which_nothing_is_asked(
     kserve: Any, call: Any, engines: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before the first request and after the last; not while one is answered, however long that takes."""
-    monkeypatch.setattr(service, "NEXT_SECONDS", 0.5)
-    site = kserve(keep_alive_timeout_secs=0.25)
-    site.worker(engines(delay=0.1))
+    monkeypatch.setattr(service, "NEXT_SECONDS", 1.5)
+    site = kserve(keep_alive_timeout_secs=1.0)
+    site.worker(engines(delay=0.15))
     with call(site).stream() as never:
         error = never.next()
     assert error.status() == "StatusCode.DEADLINE_EXCEEDED"
-    assert "0.25 s; open another one" in str(error)
+    assert "1 s; open another one" in str(error)
     with call(site).stream() as once:
         once.ask("x" * 12, parameters={"max_tokens": 12})
         assert "".join(words(one)[0] for one in once.answer()) == "x" * 12
         error = once.next()
     assert error.status() == "StatusCode.DEADLINE_EXCEEDED"
-    assert "0.5 s; open another one" in str(error)
+    assert "1.5 s; open another one" in str(error)
 
 
 @pytest.mark.parametrize("streaming", [False, True])
