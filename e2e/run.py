@@ -143,10 +143,10 @@ def _up(places: Places, *, full: bool) -> Kind:
     docker = _tools(places)
     if full:
         binaries.build_otelcol(places)
-    names = [] if full else read(REPOSITORY).usual
-    images = make_images(places, names, tool="buildah" if docker.private else "")
+    catalogue = read(REPOSITORY)
+    images = make_images(places, [] if full else catalogue.usual, tool="buildah" if docker.private else "")
     kind = cluster.up(places, docker)
-    kind.load(image.file for image in images)
+    kind.load(image.file for image in images if full or image.name in catalogue.loaded)
     return kind
 
 
@@ -180,6 +180,25 @@ def _pytest(enter: Sequence[str], env: dict[str, str], words: Sequence[str]) -> 
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+        _end_left(env["E2E_RUN"])
+
+
+def _end_left(run: str) -> None:
+    """End what tests that were cut off left, such as API servers of their own: the run is in its environment."""
+    left = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _is_of(run, pid)]
+    for pid in left:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    if left:
+        say(f"{len(left)} processes of tests that were cut off are ended")
+
+
+def _is_of(run: str, pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return f"E2E_RUN={run}".encode() in file.read().split(b"\0")
+    except OSError:
+        return False
 
 
 if __name__ == "__main__":

@@ -18,12 +18,14 @@ from e2e.images.make import make_images
 from e2e.images.recipes import read
 from e2e.kind.places import REPOSITORY, Places
 from e2e.kind.steps import StepError
-from release import charts, installed, provenance, signing
+from release import charts, installed, provenance
 from release.changelog import notes_of
 from release.sbom import Package, licences, sbom_of
 from release.versions import spelled, version_of
 
-SUMS: Final = "SHA256SUMS"
+from dynamo.cli.bundle import signing
+from dynamo.cli.bundle.archive import SUMS as SUMS
+
 _NAME: Final = "dynamo-pipelines"
 _FILE: Final = "dynamo_pipelines"
 _SECONDS: Final = 300

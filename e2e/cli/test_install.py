@@ -19,7 +19,10 @@ from e2e.apiserver.plane import Plane
 from e2e.cli.shell import Shell, install_crd
 from e2e.cluster.cluster import program
 from e2e.kind.places import REPOSITORY
+from release.build import checksums
+from release.charts import pack
 
+from dynamo.cli.bundle.archive import SUMS
 from dynamo.cli.cluster.platform.values import set_all
 
 PIPELINE = """apiVersion: dynamo.dev/v1alpha1
@@ -127,6 +130,7 @@ def test_what_does_not_start_is_named(fresh: Shell) -> None:
     assert "dynamo-dynamo-platform-etcd: 0 of 1 ready" in done.stderr
 
 
+@pytest.mark.full
 @pytest.mark.timeout(400)
 def test_a_crd_of_others_is_taken_over_or_left_alone(fresh: Shell) -> None:
     """One that kubectl applied becomes the release's; one of a living release is refused."""
@@ -145,6 +149,7 @@ def test_a_crd_of_others_is_taken_over_or_left_alone(fresh: Shell) -> None:
     assert owner["meta.helm.sh/release-namespace"] == "other"
 
 
+@pytest.mark.full
 @pytest.mark.timeout(400)
 def test_a_helm_that_was_killed_can_be_recovered_from(fresh: Shell) -> None:
     """Its last words are in a Secret."""
@@ -285,3 +290,31 @@ def test_set_means_what_helm_means(text: str, tmp_path: Path) -> None:
         ours = {key: value for key, value in set_all({}, [(text, as_text)]).items() if value is not None}
         theirs = {key: value for key, value in theirs.items() if key != "global" and value is not None}
         assert ours == theirs, flag
+
+
+@pytest.mark.timeout(400)
+def test_a_bundle_brings_the_chart(fresh: Shell, tmp_path: Path) -> None:
+    """Damaged, or without a registry, it changes nothing; with one, every image comes from there, and upgrades too."""
+    release = tmp_path / "release"
+    release.mkdir()
+    pack(REPOSITORY / "charts/dynamo-platform", release, 0)
+    (release / SUMS).write_text(checksums(release.iterdir()))
+    bundle = tmp_path / "b.tar"
+    assert fresh.run("bundle", "make", str(bundle), "--release", str(release), "--partial").returncode == 0
+    nowhere = fresh.run("install", "--no-wait", "--bundle", str(bundle))
+    assert (nowhere.returncode, "--set global.imageRegistry=REGISTRY" in nowhere.stderr) == (1, True), nowhere.stderr
+    words = ("install", "--no-wait", "--bundle", str(bundle), "--set", "global.imageRegistry=registry.example.com/a")
+    whole = bundle.read_bytes()
+    bundle.write_bytes(whole[:600] + bytes([whole[600] ^ 1]) + whole[601:])
+    damaged = fresh.run(*words)
+    assert (damaged.returncode, "isn't what SHA256SUMS says" in damaged.stderr) == (1, True), damaged.stderr
+    assert "dynamo" not in fresh.plane.kubectl("get", "namespaces", "-o", "name")
+    bundle.write_bytes(whole)
+    done = fresh.run(*words)
+    assert done.returncode == 0, done.stderr
+    parts = "{.items[*].spec.template.spec.containers[*].image}"
+    images = fresh.plane.kubectl("-n", "dynamo", "get", "deploy,sts", "-o", f"jsonpath={parts}").split()
+    assert images
+    assert all(image.startswith("registry.example.com/a/") for image in images), images
+    again = fresh.run("install", "--no-wait", "--bundle", str(bundle))
+    assert (again.returncode, "keeps the values of revision 1" in again.stderr) == (0, True), again.stderr

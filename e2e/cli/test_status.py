@@ -182,6 +182,7 @@ def test_deleting_waits_for_pods(shell: Shell) -> None:
     assert "after 1 s these are still there: pod llama-worker-r1-0" in done.stderr
 
 
+@pytest.mark.full
 def test_tab_offers_pipelines_contexts_and_namespaces(shell: Shell) -> None:
     """Of the cluster that the words so far mean."""
     made(shell)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.examples.test_examples import engine_serves
-from tests.frontend.engines.test_gemma_engines import (  # noqa: F401 - some are only collected
+from tests.frontend.engines.test_gemma_engines import (
     TOKENS,
     Real,
     serving,
@@ -18,7 +18,9 @@ from tests.frontend.engines.test_gemma_engines import (  # noqa: F401 - some are
     test_it_says_what_the_engine_says,
 )
 
-# `make test` has them with llama.cpp.
+# `make test` has them with llama.cpp; `make e2e` has the example with this one.
+pytest.mark.full(test_a_base_model_is_made_to_call_tools)
+pytest.mark.full(test_it_says_what_the_engine_says)
 pytest.mark.full(test_eight_streams_at_once)
 pytest.mark.full(test_eight_whole_streams_at_once)
 

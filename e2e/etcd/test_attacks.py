@@ -60,6 +60,7 @@ def test_what_a_tenant_may_do(stage: Stage) -> None:
     assert stage.victim not in stage.post("auth/role/get", {"role": "tenant"}, "tenant").text
 
 
+@pytest.mark.full
 def test_the_suite_of_sign_in_passes_here(chosen: str) -> None:
     """The tests of credentials that `make test` runs on an old etcd pass on this one, unskipped."""
     env = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")} | {CHOSEN: chosen}

@@ -137,6 +137,7 @@ def test_a_full_etcd_has_room_again(stage: Stage, etcd: EtcdServer, key: Callabl
     assert make_room(etcd) == ""
 
 
+@pytest.mark.full
 def test_a_tenant_cannot_fill_its_memory(stage: Stage, etcd: EtcdServer) -> None:
     """The largest values, more of them than the memory's limit could hold: it keeps few, and none after a restart."""
     answer = stage.post("kv/put", {"key": b64(stage.own()), "value": b64("x" * 600_000)}, "tenant")

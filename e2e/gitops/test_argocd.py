@@ -212,7 +212,9 @@ def child_by_hand(world: World, application: Application, revision: str) -> None
     world.admin.merge(SETS_OF_WORKERS, world.namespace, name, {"spec": {"replicas": 5}})
     until("it is put back", lambda: world.get(SETS_OF_WORKERS, name)["spec"]["replicas"] == 2)
     rests(world, application, revision)
-    assert [write for write in world.writes(mark) if "statefulsets" in write] == [f"patch statefulsets/{name} 200"]
+    writes = [write for write in world.writes(mark) if "statefulsets" in write]
+    # One that met a write of somebody else's, such as of the set's own status, is tried again.
+    assert [write for write in writes if not write.endswith(" 409")] == [f"patch statefulsets/{name} 200"]
     assert application.argo.writes(mark) == []
     assert {state.sync for state in application.states(seen)} <= {SYNCED}
 

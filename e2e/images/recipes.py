@@ -38,6 +38,8 @@ class Recipe:
     """Whether it stands for an image of somebody else's, or is built on one: it keeps their promises, not ours."""
     is_full: bool = False
     """Whether only scenarios marked `full` need it."""
+    has_full_pods: bool = False
+    """Whether only scenarios marked `full` have pods of it; it is made all the same."""
 
     @property
     def holds_source(self) -> bool:
@@ -89,6 +91,12 @@ class Catalogue:
         rare |= {program.name for program in self.programs if program.is_full}
         return [name for name in self.names if name not in rare]
 
+    @property
+    def loaded(self) -> list[str]:
+        """Of the usual ones those that nodes need."""
+        spared = {recipe.name for recipe in self.recipes if recipe.has_full_pods}
+        return [name for name in self.usual if name not in spared]
+
 
 def read(root: Path) -> Catalogue:
     """The catalogue of a checkout."""
@@ -114,8 +122,14 @@ def catalogue(values: Mapping[str, Any], version: str) -> Catalogue:
             Recipe("operator", operator, "images/Dockerfile.operator"),
             Recipe("frontend", reference(registry, pipelines["frontend"], version), "Dockerfile.frontend"),
             Recipe("worker", reference(registry, workers["default"], version), "Dockerfile.worker"),
-            Recipe("worker-llamacpp", llamacpp, "Dockerfile.worker", {"ENGINE": "llamacpp"}),
-            Recipe("worker-openai", reference(registry, workers["openai"], version), "Dockerfile.worker", OPENAI),
+            Recipe("worker-llamacpp", llamacpp, "Dockerfile.worker", {"ENGINE": "llamacpp"}, has_full_pods=True),
+            Recipe(
+                "worker-openai",
+                reference(registry, workers["openai"], version),
+                "Dockerfile.worker",
+                OPENAI,
+                has_full_pods=True,
+            ),
             Recipe("worker-gemma", _beside(llamacpp, "gemma"), "e2e/images/Dockerfile.gemma", parent="worker-llamacpp"),
             *_stock(llamacpp),
         ),

@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from e2e.kind.debian import redis_server
+from e2e.kind.debian import redis_server, registry_server
 from e2e.kind.places import HERE, Places
 from e2e.kind.steps import StepError, run, step
 
@@ -116,6 +116,7 @@ def fetch_for_tests(places: Places, *, full: bool) -> None:
         for tool in (KUSTOMIZE, COSIGN, ACTIONLINT):
             _install_tool(places, tool)
         redis_server(places)
+        registry_server(places)
 
 
 def folder_of(module: str) -> Path:

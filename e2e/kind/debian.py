@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import tempfile
 from pathlib import Path
 
 from e2e.kind.mounts import remove
@@ -25,6 +26,7 @@ NEEDED = {
     "buildah": "buildah",
 }
 RELEASE = "bookworm"
+REGISTRY = "docker-registry"
 NODE_PACKAGES = (
     "systemd,systemd-sysv,conntrack,iptables,nftables,iproute2,ethtool,util-linux,mount,kmod,socat,libseccomp2,"
     "ca-certificates,curl,jq,procps,containerd,runc,containernetworking-plugins,busybox-static"
@@ -80,6 +82,23 @@ def redis_server(places: Places) -> None:
     link = places.bin / "redis-server"
     link.unlink(missing_ok=True)
     link.symlink_to(str(shutil.which("redis-check-rdb")))
+
+
+def registry_server(places: Places) -> None:
+    """A registry's program, docker-registry: the machine's own, else Debian's, unpacked and not installed.
+
+    Root on Debian, where it is missing; installed, its service would listen on port 5000.
+    """
+    if shutil.which(REGISTRY, path=f"{places.bin}:{os.environ.get('PATH', '')}"):
+        return
+    if os.geteuid() or not Path("/etc/debian_version").exists():
+        raise StepError(f"{REGISTRY} is missing: bundles are pushed to it; install it and put it on PATH")
+    with step(f"from Debian: {REGISTRY}"), tempfile.TemporaryDirectory(dir=places.bin) as folder:
+        run(["apt-get", "update", "-qq"], seconds=300)
+        run(["apt-get", "download", "-qq", REGISTRY], seconds=300, cwd=Path(folder))
+        (package,) = Path(folder).glob("*.deb")
+        run(["dpkg-deb", "--extract", package, folder], seconds=60)
+        (Path(folder) / "usr/bin" / REGISTRY).rename(places.bin / REGISTRY)
 
 
 def _install(packages: list[str]) -> None:

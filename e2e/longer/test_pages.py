@@ -10,6 +10,7 @@ from tests.docs.style import title
 from tests.docs.test_pages import REAL, check, opened  # noqa: F401 # a fixture
 
 
+@pytest.mark.full
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", REAL, ids=title)
 def test_a_page_does_what_it_says(page: Path, opened: Session) -> None:  # noqa: F811

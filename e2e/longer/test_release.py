@@ -44,6 +44,7 @@ def run(*words: str | Path, folder: Path, **environment: str) -> subprocess.Comp
     )  # fmt: skip
 
 
+@pytest.mark.full
 def test_a_wheel_serves_where_no_clone_is(installed: Path, tmp_path: Path) -> None:
     """Its own package is what is imported; it has the examples and the chart, and a model is served."""
     here = tmp_path / "here"

@@ -47,6 +47,7 @@ def read_version() -> str:
 def test_images_that_only_long_scenarios_need_are_left_out_of_the_others() -> None:
     """An engine's own image, and the worker built beside it, which holds our source and so changes with it."""
     assert set(CATALOGUE.names) - set(CATALOGUE.usual) == {"llama-server", "worker-beside", "otelcol"}
+    assert set(CATALOGUE.usual) - set(CATALOGUE.loaded) == {"worker-llamacpp", "worker-openai"}
     beside = next(recipe for recipe in CATALOGUE.recipes if recipe.name == "worker-beside")
     assert (beside.target, beside.parent, beside.holds_source) == ("beside", "llama-server", True)
     assert f"AS {beside.target}\n" in (ROOT / beside.file).read_text()

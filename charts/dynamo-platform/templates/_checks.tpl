@@ -55,4 +55,16 @@
 {{- if not (hasKey .Values.pipelines.images.workers "default") -}}
 {{- fail "\n\npipelines.images.workers.default is missing: name the image for mocker, echo_core, echo_full and python." -}}
 {{- end -}}
+{{- $queries := dict -}}
+{{- range .Files.Get "files/alerts.yaml" | fromYamlArray -}}
+{{- $_ := set $queries .alert .expr -}}
+{{- end -}}
+{{- range $name, $wish := .Values.metrics.prometheusRule.alerts -}}
+{{- if not (hasKey $queries $name) -}}
+{{- fail (printf "\n\nmetrics.prometheusRule.alerts.%s: there is no such alert. Use one of %s." $name (keys $queries | sortAlpha | join ", ")) -}}
+{{- end -}}
+{{- if and (hasKey $wish "threshold") (not (regexMatch (include "dynamo-platform.threshold" $) (get $queries $name))) -}}
+{{- fail (printf "\n\nmetrics.prometheusRule.alerts.%s.threshold: this alert compares with no number. Remove it; for, severity and enabled may be set." $name) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}

@@ -45,6 +45,7 @@ _COMMANDS: Final = {
     "simulate": ("dynamo.cli.commands.simulate:simulate", "Send a trace through the router to simulated engines."),
     "bench": ("dynamo.cli.load_test.command:bench", "Measure any OpenAI-compatible server: TTFT, ITL, throughput."),
     "install": ("dynamo.cli.commands.install:install", "Install or upgrade the platform in a cluster."),
+    "bundle": ("dynamo.cli.bundle.command:bundle", "Put all that an installation needs into one archive."),
     "uninstall": ("dynamo.cli.commands.uninstall:uninstall", "Remove the platform from a cluster."),
     "apply": ("dynamo.cli.commands.apply:apply", "Send the pipelines of FILE to a cluster."),
     "status": ("dynamo.cli.commands.status:status", "Show the pipelines of a cluster."),
@@ -58,7 +59,7 @@ _COMMANDS: Final = {
 
 _SECTIONS = {
     "On this machine": ("up", "down", "run", "ps", "logs", "validate", "example", "convert", "models", "clean"),
-    "On a Kubernetes cluster": ("install", "apply", "status", "get-url", "delete", "uninstall"),
+    "On a Kubernetes cluster": ("install", "apply", "status", "get-url", "delete", "uninstall", "bundle"),
     "Looking closer": ("doctor", "console", "top", "explain", "tasks", "simulate", "bench"),
     "This program": ("completion", "version"),
 }

@@ -47,6 +47,7 @@ def test_the_last_of_fifty_edits_stands(world: World, note: Note) -> None:
     assert seconds <= OBSERVED_SECONDS
 
 
+@pytest.mark.full
 def test_everything_stripped(world: World) -> None:
     """Annotations and labels of all that is ours, and the whole status, while no operator runs: no pod is touched."""
     operator = world.operators.start()

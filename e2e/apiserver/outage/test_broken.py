@@ -38,6 +38,7 @@ def test_the_definition_is_deleted_and_comes_back(world: World) -> None:
     assert operator.process.poll() is None
 
 
+@pytest.mark.full
 def test_a_right_is_taken_and_given_back(world: World) -> None:
     """The condition says which; the watches that a broken connection ended come back with the right."""
     operator = world.operators.start()

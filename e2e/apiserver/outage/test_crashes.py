@@ -75,6 +75,7 @@ def deleted_after_a_crash(lanes: Lanes, lives: Lives) -> None:
     assert lanes.since(written) == []
 
 
+@pytest.mark.full
 def test_processes_that_are_killed(world: World, proxy: Proxy, whole: Story, note: Note) -> None:
     """With -9, after the first write, in the middle and after the last child."""
     fewest = min(whole.writes)

@@ -48,6 +48,7 @@ def late(script: Script, event: Told) -> None:
     script.hold = event, LATE
 
 
+@pytest.mark.full
 def test_one_event_of_each_kind(world: World, proxy: Proxy, whole: Story, note: Note) -> None:
     """Dropped, or late: the same is there in the end, no later than a resync after.
 
@@ -67,6 +68,7 @@ def test_one_event_of_each_kind(world: World, proxy: Proxy, whole: Story, note: 
 
 
 @pytest.mark.full
+@pytest.mark.quiet
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("fault", [dropped, late])
 def test_every_event(world: World, proxy: Proxy, whole: Story, note: Note, fault: Fault) -> None:

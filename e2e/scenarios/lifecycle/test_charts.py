@@ -21,6 +21,7 @@ def _pods(namespace: Namespace) -> dict[str, str]:
     return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in found}
 
 
+@pytest.mark.full
 @pytest.mark.alone
 @pytest.mark.timeout(1800)
 def test_charts(namespace: Namespace, platform: Platform) -> None:

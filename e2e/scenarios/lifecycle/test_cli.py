@@ -85,6 +85,7 @@ def test_from_a_file_to_an_answer(namespace: Namespace, terminal: Terminal) -> N
     assert namespace.list("v1/Pod") == []
 
 
+@pytest.mark.full
 def test_top_explain_and_the_page_of_the_cluster(namespace: Namespace, terminal: Terminal) -> None:
     """All frontends of a pipeline are asked, whichever had the request; the page has what the status has."""
     spec = {"replicas": 2, "frontend": {"replicas": 2}, "components": [{"engine": "mocker"}]}
@@ -146,6 +147,7 @@ def test_what_cannot_start_is_named(namespace: Namespace, terminal: Terminal) ->
     assert terminal.run("status", "mocker", "-n", namespace.name).returncode == 1
 
 
+@pytest.mark.full
 @pytest.mark.alone
 def test_installing_again_is_an_upgrade(platform: Platform, terminal: Terminal) -> None:
     """The values of the first time are kept, and it ends when everything runs."""

@@ -33,6 +33,7 @@ def test_delete_pipeline_while_the_operator_is_down(
     _delete_pipeline(namespace, platform, record_property, down=True)
 
 
+@pytest.mark.full
 @pytest.mark.alone
 def test_delete_namespace_while_the_operator_is_down(
     new_namespace: Callable[[], Namespace], platform: Platform, record_property: Callable[[str, object], None]

@@ -31,6 +31,7 @@ FILLED = 200 * MIB
 CALM = 32 * MIB
 
 
+@pytest.mark.full
 @pytest.mark.alone
 @pytest.mark.timeout(1200)
 def test_a_hostile_tenant_fills_its_own_nats(

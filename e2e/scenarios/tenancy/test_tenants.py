@@ -72,6 +72,7 @@ def test_a_hostile_tenant_gets_at_nothing(
     victim.wait_ready(NAME)
 
 
+@pytest.mark.full
 @pytest.mark.alone
 def test_a_flood_delays_nobody(
     new_namespace: Callable[[], Namespace], platform: Platform, record_property: Note
@@ -99,6 +100,7 @@ def test_a_flood_delays_nobody(
     assert ratio < MARGIN
 
 
+@pytest.mark.full
 @pytest.mark.alone
 def test_a_full_etcd_stops_nobody(
     new_namespace: Callable[[], Namespace], platform: Platform, record_property: Note

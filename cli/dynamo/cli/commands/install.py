@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +24,7 @@ Examples:
   dynamo install --set operator.replicaCount=2     again: an upgrade; values of the last time are kept
   dynamo install -f values.yaml --timeout 10m
   dynamo install --set global.imageRegistry=registry.example.com
+  dynamo install --bundle dynamo.tar --set global.imageRegistry=registry.example.com/dynamo
   dynamo install --dry-run > platform.yaml         checks everything, prints the manifests, changes nothing
 
 \b
@@ -48,6 +52,16 @@ Exit codes: 0 installed (and running), 1 failed or not running in time, 2 usage,
     type=click.Path(exists=True),
     help="Another chart, as a folder or an archive. Default: the one that came with dynamo.",
 )
+@click.option(
+    "--bundle",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Bundle that the chart comes from, checked first; its images are in a registry (dynamo bundle push).",
+)
+@click.option(
+    "--bundle-key",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Public key: check who made the bundle, by cosign.",
+)
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until everything runs.")
 @click.option("--timeout", type=SPAN, default="5m", show_default=True, help="How long to wait.")
 @click.option("--recover", is_flag=True, help="First undo what a killed helm left in the middle.")
@@ -60,6 +74,8 @@ def install(
     texts: tuple[str, ...],
     reset_values: bool,
     chart: str | None,
+    bundle: Path | None,
+    bundle_key: Path | None,
     wait: bool,
     timeout: float,
     recover: bool,
@@ -74,8 +90,31 @@ def install(
 
     place = ReleaseName(release, target.namespace or NAMESPACE)
     settings = (*((text, False) for text in assignments), *((text, True) for text in texts))
-    wish = Wish(target, place, files, settings, reset_values, chart, wait, timeout, recover)
-    if dry_run:
-        dry_run_of(wish)
-    else:
-        raise SystemExit(install_or_upgrade(wish))
+    if bundle_key and not bundle:
+        raise click.UsageError("--bundle-key belongs to a --bundle")
+    if bundle and chart:
+        raise click.UsageError("--bundle brings its own chart: leave out --chart")
+    with _chart_of(bundle, bundle_key) as bundled:
+        wish = Wish(
+            target, place, files, settings, reset_values, bundled or chart, wait, timeout, recover, bool(bundle)
+        )
+        if dry_run:
+            dry_run_of(wish)
+        else:
+            raise SystemExit(install_or_upgrade(wish))
+
+
+@contextmanager
+def _chart_of(bundle: Path | None, key: Path | None) -> Iterator[str | None]:
+    """Check a bundle, and lay its chart down for as long as it is needed; None where there is no bundle."""
+    if bundle is None:
+        yield None
+        return
+    from dynamo.cli.bundle.archive import Bundle
+    from dynamo.cli.bundle.command import verified
+    from dynamo.cli.bundle.contents import chart_name
+    from dynamo.cli.bundle.platform_chart import unpack
+
+    with Bundle(bundle) as opened, tempfile.TemporaryDirectory(prefix="dynamo-install-") as folder:
+        verified(opened, key)
+        yield str(unpack(opened.read(chart_name(opened)), Path(folder)))

@@ -35,7 +35,7 @@ from dynamo.cli.cluster.platform.state import (
     warnings,
     workload_part,
 )
-from dynamo.cli.cluster.platform.values import merge, read_files, set_all
+from dynamo.cli.cluster.platform.values import merge, read_files, set_all, value_at
 from dynamo.cli.local.display import make_display
 from dynamo.operator.kube.resources import PODS, Resource, resource_of
 
@@ -67,6 +67,8 @@ class Wish(NamedTuple):
     wait: bool
     seconds: float
     recover: bool
+    is_bundled: bool = False
+    """Whether the images come from a registry of the user's own, which must be named."""
 
 
 class Ready(NamedTuple):
@@ -120,6 +122,8 @@ def _prepare(wish: Wish) -> Ready:
     before = _before(helm, wish)
     kept = before.values if before and not wish.reset_values else {}
     values = set_all(merge(kept, read_files(wish.files)), wish.settings)
+    if wish.is_bundled:
+        _check_registry(values)
     if kept:
         click.echo(
             f"+ keeps the values of revision {before.revision if before else 0}: {', '.join(sorted(kept))}", err=True
@@ -133,6 +137,19 @@ def _prepare(wish: Wish) -> Ready:
     click.echo("+ you may do all that it takes", err=True)
     preflight(cluster, _OWN_BUSINESS)
     return Ready(cluster, helm, chart, before, values, manifests)
+
+
+def _check_registry(values: Mapping[str, Any]) -> None:
+    """Raise where the values don't name the registry, or name images by digests that they don't have there."""
+    if not value_at(values, "global", "imageRegistry"):
+        raise ClusterError(
+            "the cluster must know where the bundle's images are: push them with `dynamo bundle push FILE REGISTRY`, "
+            "and add --set global.imageRegistry=REGISTRY"
+        )
+    pinned = [part for part in ("operator", "etcd", "nats") if value_at(values, part, "image", "digest")]
+    if pinned:
+        flags = " ".join(f"--set {part}.image.digest=" for part in pinned)
+        raise ClusterError(f"the bundle's images have digests of their own: add {flags}")
 
 
 def _doing(ready: Ready, place: ReleaseName) -> str:

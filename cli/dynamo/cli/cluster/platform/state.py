@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from dynamo.cli.cluster.pipelines.progress import Part, PipelinePhase, PipelineProgress, waiting_text
+from dynamo.cli.cluster.platform.values import value_at
 from dynamo.operator.cluster.observe import deployment_facts
 
 Live = Mapping[str, Any]
@@ -156,7 +157,5 @@ def new_sign_in(before: Mapping[str, Any], values: Mapping[str, Any], defaults: 
 
 def _signs_in(values: Mapping[str, Any], server: str) -> bool | None:
     """Tell whether sign-in is on; None where the values don't say."""
-    setting: Any = values
-    for key in (server, "auth", "enabled"):
-        setting = setting.get(key) if isinstance(setting, Mapping) else None
+    setting = value_at(values, server, "auth", "enabled")
     return setting if isinstance(setting, bool) else None

@@ -28,6 +28,14 @@ def merge(base: Mapping[str, Any], more: Mapping[str, Any]) -> Values:
     return result
 
 
+def value_at(values: Mapping[str, Any], *keys: str) -> Any:
+    """Return the value at a path; None where there is none."""
+    place: Any = values
+    for key in keys:
+        place = place.get(key) if isinstance(place, Mapping) else None
+    return place
+
+
 def read_files(files: Iterable[Path]) -> Values:
     """Read all files, later ones over earlier ones; `-` is standard input."""
     import sys
