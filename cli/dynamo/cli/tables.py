@@ -1,4 +1,4 @@
-"""Tables in a terminal: columns that line up, and ages in words."""
+"""Tables in a terminal: columns that line up, and ages and sizes in words."""
 
 from __future__ import annotations
 
@@ -20,3 +20,12 @@ def table(cells: Sequence[Row]) -> list[str]:
     """Lay rows out in columns as wide as their widest cell."""
     widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
+
+
+def readable(size: float) -> str:
+    """Return `3.2 GiB`."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"

@@ -71,7 +71,7 @@ def make(
 ) -> None:  # fmt: skip
     """Write FILE from a release, images, models and wheels that lie here."""
     from dynamo.cli.bundle.make import Wish, make
-    from dynamo.cli.commands.upkeep.clean import readable
+    from dynamo.cli.tables import readable
 
     made = make(file, Wish(release, images, models, model_image, wheels, key, partial), _say)
     click.echo(f"{file}: {readable(file.stat().st_size)}")
@@ -114,7 +114,7 @@ def push(file: Path, registry: str, key: Path | None, plain_http: bool, ca_file:
     from dynamo.cli.bundle.push import push, read_address
     from dynamo.cli.bundle.registry import Registry
     from dynamo.cli.bundle.registry_login import find_login
-    from dynamo.cli.commands.upkeep.clean import readable
+    from dynamo.cli.tables import readable
 
     address = read_address(registry)
     with Bundle(file) as opened:
@@ -127,7 +127,7 @@ def push(file: Path, registry: str, key: Path | None, plain_http: bool, ca_file:
 def verified(bundle: Bundle, key: Path | None) -> None:
     """Check a bundle whole, and its signature where a key is given. BundleError where it isn't as it was made."""
     from dynamo.cli.bundle.contents import check_signature
-    from dynamo.cli.commands.upkeep.clean import readable
+    from dynamo.cli.tables import readable
 
     if key is not None:
         with tempfile.TemporaryDirectory(prefix="dynamo-bundle-") as folder:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import click
 
 from dynamo.cli.local.state import is_running, state_home
+from dynamo.cli.tables import readable
 
 EPILOG = """\b
 What lies where:
@@ -73,15 +74,6 @@ def size_of(path: Path) -> int:
                 continue
             total += status.st_size
     return total
-
-
-def readable(size: float) -> str:
-    """Return `3.2 GiB`."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
 
 
 def _remove(path: Path) -> None:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dynamo.cli.commands.upkeep.clean import readable
-from dynamo.cli.tables import table
+from dynamo.cli.tables import readable, table
 
 if TYPE_CHECKING:
     from huggingface_hub import CachedRepoInfo
