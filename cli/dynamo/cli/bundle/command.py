@@ -27,7 +27,7 @@ and skopeo or oras read its images.
 _SOURCES = "what `docker save` or `podman save` wrote"
 
 _key = click.option(
-    "--key", type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    "--key", type=click.Path(path_type=Path, dir_okay=False),
     help="Public key: check who made the checksums, by cosign.",
 )  # fmt: skip
 _file = click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
@@ -57,11 +57,11 @@ def bundle() -> None:
 )  # fmt: skip
 @click.option("--model-image", default="", metavar="NAME:TAG", help="Image models are put on. Default: llama.cpp's.")
 @click.option(
-    "--wheels", type=click.Path(path_type=Path, exists=True, file_okay=False),
+    "--wheels", type=click.Path(path_type=Path, file_okay=False),
     help="Folder of wheels for machines without an index (pip download).",
 )  # fmt: skip
 @click.option(
-    "--key", type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    "--key", type=click.Path(path_type=Path, dir_okay=False),
     help="cosign's private key: signs the checksums; COSIGN_PASSWORD opens it.",
 )  # fmt: skip
 @click.option("--partial", is_flag=True, help="Leave out images that the chart asks for.")
@@ -105,9 +105,7 @@ def verify(file: Path, key: Path | None) -> None:
 @click.argument("registry")
 @_key
 @click.option("--plain-http", is_flag=True, help="Speak HTTP without TLS, in a network that is yours.")
-@click.option(
-    "--ca-file", type=click.Path(exists=True, dir_okay=False), help="Authority of the registry's certificate."
-)
+@click.option("--ca-file", type=click.Path(dir_okay=False), help="Authority of the registry's certificate.")
 def push(file: Path, registry: str, key: Path | None, plain_http: bool, ca_file: str | None) -> None:
     """Push the images of FILE to REGISTRY, as HOST[:PORT][/PATH]; signed in by `docker login` or `podman login`."""
     from dynamo.cli.bundle.archive import Bundle

@@ -19,6 +19,7 @@ class SigningError(Exception):
 def sign(file: Path, key: Path) -> Path:
     """Write FILE.sigstore.json, the signature of a file; COSIGN_PASSWORD in the environment opens the key."""
     bundle = file.with_name(f"{file.name}.sigstore.json")
+    _require(key)
     _cosign("sign-blob", "--yes", "--key", str(key), "--bundle", str(bundle), *_ALONE, str(file))
     return bundle
 
@@ -26,7 +27,13 @@ def sign(file: Path, key: Path) -> Path:
 def check(file: Path, key: Path) -> None:
     """Compare a file with FILE.sigstore.json and a public key. SigningError where they don't belong together."""
     bundle = file.with_name(f"{file.name}.sigstore.json")
+    _require(key)
     _cosign("verify-blob", "--key", str(key), "--bundle", str(bundle), "--insecure-ignore-tlog", str(file))
+
+
+def _require(key: Path) -> None:
+    if not key.is_file():
+        raise SigningError(f"there is no key at {key}: `cosign generate-key-pair` makes a pair")
 
 
 def _cosign(command: str, *words: str) -> None:

@@ -54,12 +54,12 @@ Exit codes: 0 installed (and running), 1 failed or not running in time, 2 usage,
 )
 @click.option(
     "--bundle",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    type=click.Path(path_type=Path, dir_okay=False),
     help="Bundle that the chart comes from, checked first; its images are in a registry (dynamo bundle push).",
 )
 @click.option(
     "--bundle-key",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    type=click.Path(path_type=Path, dir_okay=False),
     help="Public key: check who made the bundle, by cosign.",
 )
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until everything runs.")
