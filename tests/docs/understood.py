@@ -29,7 +29,7 @@ ENDS: Final = ("|", "||", "&&", ";", "&", "(", ")")
 REDIRECTS: Final = (">", ">>", "<", ">&")
 ELSEWHERE: Final = (
     "echo", "printf", "eval", "export", "jq", "python3", ".", "source", "git", "cd", "openssl", "kind",
-    "etcd", "nvidia-smi", "flux", "ollama", "sed", "done",
+    "etcd", "nvidia-smi", "flux", "ollama", "sed", "done", "cosign", "tar", "mkdir", "cut", "sha256sum",
 )  # fmt: skip
 """Programs with nothing of ours in their words."""
 INNER: Final = re.compile(r"\$\(([^()]*)\)")
