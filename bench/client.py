@@ -41,6 +41,8 @@ class Task:
     prompts: list[str]
     completions: bool = False
     """Ask for the continuation of a text, not for a chat."""
+    wave_seconds: float = 0.0
+    """Send a request on each connection at once, and the next ones so much later; 0: one after another."""
 
     @property
     def address(self) -> tuple[str, int]:
@@ -184,6 +186,18 @@ async def send(connections: Sequence[Connection], requests: Sequence[bytes]) -> 
     return times, time.perf_counter() - start
 
 
+async def send_waves(connections: Sequence[Connection], requests: Sequence[bytes], every: float) -> tuple[Times, float]:
+    """Requests in waves, a request on each connection; the next one begins on time, or once all answers are there."""
+    times = Times()
+    start = time.perf_counter()
+    for number, begin in enumerate(range(0, len(requests), len(connections))):
+        await asyncio.sleep(max(0.0, start + number * every - time.perf_counter()))
+        async with asyncio.TaskGroup() as group:
+            for connection, request in zip(connections, requests[begin : begin + len(connections)], strict=False):
+                group.create_task(connection.ask(request, times))
+    return times, time.perf_counter() - start
+
+
 def summary(times: Times, seconds: float, task: Task) -> dict[str, Any]:
     """The figures of one measurement."""
     requests = len(times.whole)
@@ -217,7 +231,11 @@ async def measure(task: Task) -> dict[str, Any]:
         requests = [task.request(p) for p in task.prompts]
         print("warm", flush=True)
         await loop.run_in_executor(None, sys.stdin.readline)
-        times, seconds = await send(connections, requests)
+        if task.wave_seconds:
+            await asyncio.sleep(task.wave_seconds)
+            times, seconds = await send_waves(connections, requests, task.wave_seconds)
+        else:
+            times, seconds = await send(connections, requests)
         times.faults.extend(warm.faults)
         return {**summary(times, seconds, task), "client_cpu": time.process_time()}
     finally:

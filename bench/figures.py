@@ -102,6 +102,47 @@ def _row(workload: Workload, side: str, rounds: Sequence[Round], peer: Sequence[
     return "| " + " | ".join(cells) + " |"
 
 
+_WHOLE = (
+    ("tok/s", "tokens_per_second"),
+    ("TTFT p50", "ttft_p50_ms"),
+    ("p99", "ttft_p99_ms"),
+    ("ITL p50", "itl_p50_ms"),
+    ("p99", "itl_p99_ms"),
+)
+THROUGHPUT_BAR = 0.98
+"""Tokens a second, ours to the peer's, in every workload."""
+
+
+def whole_system(workloads: Sequence[Workload], results: Mapping[str, Mapping[str, Sequence[Round]]]) -> str:
+    """A Markdown table of ratios: CPU time of all processes with its noise and bar, throughput, latencies."""
+    head = ["", "CPU ours", "CPU peer", "unit", "CPU", "rounds", "bar", "", *(name for name, _ in _WHOLE), ""]
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    for workload in workloads:
+        sides = results.get(workload.name, {})
+        if sides.get("ours") and sides.get("peer"):
+            lines.append(_whole_row(workload, sides["ours"], sides["peer"]))
+    return "\n".join(lines)
+
+
+def _whole_row(workload: Workload, ours: Sequence[Round], peer: Sequence[Round]) -> str:
+    share = ratio(ours, peer, "total")
+    each = [value for a, b in zip(ours, peer, strict=False) if (value := ratio([a], [b], "total")) is not None]
+    throughput = ratio(ours, peer, "tokens_per_second")
+    cells = [
+        workload.name,
+        _cell(median(ours, "total")),
+        _cell(median(peer, "total")),
+        workload.metric,
+        "" if share is None else f"**{share:.2f}**",
+        f"{min(each):.2f} to {max(each):.2f}" if each else "",
+        "" if workload.total_bar is None else f"<= {workload.total_bar:.2f}",
+        verdict(share, workload.total_bar),
+        *(_cell(ratio(ours, peer, figure)) for _, figure in _WHOLE),
+        "" if throughput is None else verdict(-throughput, -THROUGHPUT_BAR),
+    ]
+    return "| " + " | ".join(cells) + " |"
+
+
 def disturbance(results: Mapping[str, Mapping[str, Sequence[Round]]]) -> list[str]:
     """A warning where other programs took so much of the machine that paced workloads mean little."""
     shares = {

@@ -16,9 +16,9 @@ from pathlib import Path
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 VOCABULARY = 32_000
-CONTEXT = 16_384
+CONTEXT = 40_960
 # Raise it when the recipe changes, so that old copies are not used.
-RECIPE = 2
+RECIPE = 3
 _SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"

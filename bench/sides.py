@@ -38,6 +38,7 @@ class Plan:
     speed: Speed
     tokenizer: Tokenizer
     frontend_options: tuple[str, ...] = ()
+    workers: int = WORKERS
 
     @property
     def ratio(self) -> float:
@@ -82,16 +83,17 @@ def start_nats(servers: Servers) -> str:
 
 
 def _serve(
-    servers: Servers, frontend: Sequence[str], workers: Sequence[str], env: dict[str, str], ready: Callable[[str], bool]
-) -> Side:
+    servers: Servers, frontend: Sequence[str], worker: Sequence[str], env: dict[str, str],
+    ready: Callable[[str], bool], count: int = WORKERS,
+) -> Side:  # fmt: skip
     """Start the frontend, then the workers; memory is read before and after the model was loaded."""
     url = f"http://127.0.0.1:{free_port()}"
     servers.start("frontend", [*frontend, "--http-host", "127.0.0.1", "--http-port", url.rpartition(":")[2]], env)
     wait_for("the frontend", lambda: get(f"{url}/live") is not None, servers)
     empty = rss_mb(servers.pids("frontend"))
-    for _ in range(WORKERS):
-        servers.start("worker", workers, env)
-    wait_for(f"{WORKERS} workers behind {url}", lambda: ready(url), servers)
+    for _ in range(count):
+        servers.start("worker", worker, env)
+    wait_for(f"{count} workers behind {url}", lambda: ready(url), servers)
     return Side(servers, url, empty, rss_mb(servers.pids("frontend")))
 
 
@@ -144,9 +146,9 @@ def start_peer(servers: Servers, plan: Plan) -> Side:
     def ready(url: str) -> bool:
         health = get(f"{url}/health") or {}
         serving = [i for i in health.get("instances", ()) if i["endpoint"] == "generate"]
-        return len(serving) >= WORKERS and has_model(url)
+        return len(serving) >= plan.workers and has_model(url)
 
-    return _serve(servers, frontend, worker, env, ready)
+    return _serve(servers, frontend, worker, env, ready, plan.workers)
 
 
 def start_ours(servers: Servers, plan: Plan) -> Side:
@@ -160,7 +162,7 @@ def start_ours(servers: Servers, plan: Plan) -> Side:
     }
     options = ("--tokenizer", plan.tokenizer, *plan.frontend_options)
     worker = ["--engine", "mocker", "--engine-args", json.dumps(engine), "--kv-cache-block-size", str(BLOCK_SIZE)]
-    return _start(servers, plan.model, options, worker, {})
+    return _start(servers, plan.model, options, worker, {}, plan.workers)
 
 
 def start_slots(servers: Servers, model: Path, slots: int, speed: float, options: Sequence[str]) -> Side:
@@ -176,17 +178,18 @@ def start_echo(servers: Servers, model: Path, delay_ms: int) -> Side:
 
 
 def _start(
-    servers: Servers, model: Path, frontend_options: Sequence[str], worker_options: Sequence[str], extra: dict[str, str]
-) -> Side:
+    servers: Servers, model: Path, frontend_options: Sequence[str], worker_options: Sequence[str],
+    extra: dict[str, str], count: int = WORKERS,
+) -> Side:  # fmt: skip
     env = our_variables(servers) | extra
     frontend = [sys.executable, "-m", "dynamo.frontend", "--router-mode", "round-robin", *frontend_options]
     worker = [sys.executable, "-m", "dynamo.worker", *worker_options]
     worker += ["--model-path", str(model), "--model-name", MODEL, "--system-port", "-1"]
 
     def ready(url: str) -> bool:
-        return started(servers) >= WORKERS and has_model(url)
+        return started(servers) >= count and has_model(url)
 
-    return _serve(servers, frontend, worker, env, ready)
+    return _serve(servers, frontend, worker, env, ready, count)
 
 
 STARTERS: dict[str, Callable[[Servers, Plan], Side]] = {"ours": start_ours, "peer": start_peer}

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.figures import SIDES, Results, absolute_bars, disturbance, had_faults, per_unit, table
+from bench.figures import SIDES, Results, absolute_bars, disturbance, had_faults, per_unit, table, whole_system
 from bench.model import model_folder, words
 from bench.peer import VERSION, peer_python
 from bench.processes import BenchError, Servers, busy_seconds, cpu_seconds, ended, rss_mb
@@ -80,6 +80,7 @@ def _task(side: Side, workload: Workload, texts: Sequence[str]) -> str:
             "quick_ack": workload.quick_ack,
             "warm_up": warm,
             "prompts": measured,
+            "wave_seconds": workload.wave_seconds,
         }
     )
 
@@ -126,6 +127,7 @@ def measure(side: Side, workload: Workload, texts: Sequence[str]) -> dict[str, A
         "workers": units["worker"],
         "nats": units["nats"],
         "etcd": units["etcd"],
+        "total": sum(units.values()),
         "worker_us_per_token": cpu["worker"] * 1e6 / figures["tokens"],
         "rss_mb": rss,
         "rss_beyond_tokenizer_mb": rss - max(0.0, side.rss_loaded - side.rss_empty),
@@ -152,7 +154,8 @@ def run_group(
         for workload in workloads:
             for number in range(options.rounds):
                 count = workload.warm_up + _scaled(workload, options.scale)
-                texts = prompts(vocabulary, workload.tokens_in, count, f"{workload.name}/{number}")
+                seed = f"{workload.name}/{number}"
+                texts = prompts(vocabulary, workload.tokens_in, count, seed, workload.long_tokens)
                 for name in options.sides if number % 2 == 0 else tuple(reversed(options.sides)):
                     figures = measure(sides[name], workload, texts)
                     results.setdefault(workload.name, {}).setdefault(name, []).append(figures)
@@ -171,7 +174,8 @@ def _progress(workload: Workload, side: str, number: int, figures: dict[str, Any
 
 def report(workloads: Sequence[Workload], results: Results) -> str:
     """What is printed at the end."""
-    lines = [table(workloads, results), ""]
+    lines = [table(workloads, results), "", "All processes of each side, ours to the peer's:", ""]
+    lines += [whole_system(workloads, results), ""]
     lines += absolute_bars(results)
     lines += disturbance(results)
     return "\n".join(lines)
@@ -203,8 +207,8 @@ def compare(options: Options) -> int:
     vocabulary = words(model)
     results: Results = {}
     try:
-        for speed, tokenizer, members in groups(workloads):
-            plan = Plan(model, speed, tokenizer, options.frontend_options)
+        for group, members in groups(workloads):
+            plan = Plan(model, group.speed, group.tokenizer, options.frontend_options, group.workers)
             run_group(plan, members, options, vocabulary, results)
     finally:
         if results:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Speed = Literal["real", "fast"]
 Tokenizer = Literal["default", "fastokens"]
@@ -36,6 +36,13 @@ class Workload:
     tokenizer: Tokenizer = "default"
     stream: bool = True
     quick_ack: bool = False
+    total_bar: float | None = None
+    """Of the CPU time of all processes, ours to the peer's."""
+    workers: int = 2
+    wave_seconds: float = 0.0
+    """Requests go out together, in waves that begin so many seconds apart; 0: each follows the one before."""
+    long_tokens: int = 0
+    """Tokens in of every tenth request; 0: as the others."""
     note: str = ""
 
     @property
@@ -49,9 +56,9 @@ def _table() -> tuple[Workload, ...]:
     short = {"tokens_in": 64, "tokens_out": 64, "at_once": 32, "requests": 800, "metric": "ms/request"}
     one = {"tokens_in": 64, "tokens_out": 1, "metric": "ms/request"}
     rows: list[dict[str, object]] = [
-        {"name": "p", **real, "at_once": 64, "requests": 192, "bar": 0.40, "note": "64 streams, engine at real speed"},
-        {"name": "q", **real, "at_once": 8, "requests": 40, "bar": 0.75, "note": "8 streams, engine at real speed"},
-        {"name": "P", **real, "at_once": 256, "requests": 512, "bar": 0.41, "note": "256 streams, real speed"},
+        {"name": "p", **real, "at_once": 64, "requests": 192, "bar": 0.40, "total_bar": 0.45, "note": "64 streams"},
+        {"name": "q", **real, "at_once": 8, "requests": 40, "bar": 0.75, "total_bar": 0.65, "note": "8 streams"},
+        {"name": "P", **real, "at_once": 256, "requests": 512, "bar": 0.41, "total_bar": 0.40, "note": "256 streams"},
         {
             "name": "d",
             "tokens_in": 64,
@@ -60,10 +67,11 @@ def _table() -> tuple[Workload, ...]:
             "requests": 256,
             "metric": "us/token",
             "bar": 0.40,
+            "total_bar": 0.35,
             "note": "firehose: 64 streams, infinitely fast engine",
         },
-        {"name": "r", **one, "at_once": 32, "requests": 3000, "bar": 0.45, "note": "one token: cost of a request"},
-        {"name": "a", **short, "bar": 0.40, "note": "64 in, 64 out, streamed"},
+        {"name": "r", **one, "at_once": 32, "requests": 3000, "bar": 0.45, "total_bar": 0.40, "note": "one token"},
+        {"name": "a", **short, "bar": 0.40, "total_bar": 0.35, "note": "64 in, 64 out, streamed"},
         {"name": "b", **short, "bar": 0.45, "stream": False, "note": "64 in, 64 out, not streamed"},
         {"name": "s", **one, "at_once": 1, "requests": 400, "bar": None, "note": "one at a time, ordinary client"},
         {
@@ -83,14 +91,44 @@ def _table() -> tuple[Workload, ...]:
             "requests": 160,
             "metric": "ms/request",
             "bar": 0.50,
+            "total_bar": 0.55,
             "tokenizer": "fastokens",
             "note": "8,000 tokens in",
         },
         {"name": "rf", **one, "at_once": 32, "requests": 3000, "bar": None, "tokenizer": "fastokens", "note": "as r"},
         {"name": "af", **short, "bar": None, "tokenizer": "fastokens", "note": "as a"},
         {"name": "bf", **short, "bar": None, "tokenizer": "fastokens", "stream": False, "note": "as b"},
+        *_whole_system(),
     ]
     return tuple(Workload(**row) for row in rows)  # type: ignore[arg-type]
+
+
+def _whole_system() -> list[dict[str, object]]:
+    """Rows by which the whole system is judged: bursts, one worker and four, long prompts, a rest before a request."""
+    real = {"tokens_in": 64, "metric": "us/token", "speed": "real", "bar": None}
+    return [
+        {
+            "name": "u", **real, "tokens_out": 64, "at_once": 256, "requests": 1280, "wave_seconds": 2.0,
+            "note": "bursts of 256, every two seconds",
+        },
+        {"name": "w", **real, "tokens_out": 256, "at_once": 256, "requests": 512, "workers": 1, "note": "one worker"},
+        {
+            "name": "W", **real, "tokens_out": 128, "at_once": 1024, "requests": 2048, "workers": 4,
+            "note": "1,024 streams over four workers",
+        },
+        {
+            "name": "m", "tokens_in": 64, "tokens_out": 32, "at_once": 16, "requests": 400, "metric": "ms/request",
+            "bar": None, "long_tokens": 8000, "tokenizer": "fastokens", "note": "every tenth prompt has 8,000 tokens",
+        },
+        {
+            "name": "l", "tokens_in": 32000, "tokens_out": 16, "at_once": 4, "requests": 40, "metric": "ms/request",
+            "bar": None, "tokenizer": "fastokens", "note": "32,000 tokens in",
+        },
+        {
+            "name": "i", "tokens_in": 64, "tokens_out": 1, "at_once": 1, "requests": 8, "metric": "ms/request",
+            "bar": None, "wave_seconds": 5.0, "note": "a request after five seconds of rest",
+        },
+    ]  # fmt: skip
 
 
 WORKLOADS: tuple[Workload, ...] = _table()
@@ -113,14 +151,26 @@ def select(names: Sequence[str]) -> tuple[Workload, ...]:
     return tuple(w for w in WORKLOADS if not names or w.name in names)
 
 
-def groups(workloads: Sequence[Workload]) -> Iterator[tuple[Speed, Tokenizer, tuple[Workload, ...]]]:
-    """Workloads that can share running servers: one engine speed, one tokenizer."""
-    keys = dict.fromkeys((w.speed, w.tokenizer) for w in workloads)
-    for speed, tokenizer in keys:
-        yield speed, tokenizer, tuple(w for w in workloads if (w.speed, w.tokenizer) == (speed, tokenizer))
+class Group(NamedTuple):
+    """What workloads must have in common to share running servers."""
+
+    speed: Speed
+    tokenizer: Tokenizer
+    workers: int
 
 
-def prompts(words: Sequence[str], tokens: int, count: int, seed: str) -> list[str]:
-    """`count` texts nobody has seen before, of one token a word: the same ones for the same seed."""
+def groups(workloads: Sequence[Workload]) -> Iterator[tuple[Group, tuple[Workload, ...]]]:
+    """Workloads that can share running servers."""
+    of = {w.name: Group(w.speed, w.tokenizer, w.workers) for w in workloads}
+    for group in dict.fromkeys(of.values()):
+        yield group, tuple(w for w in workloads if of[w.name] == group)
+
+
+def prompts(words: Sequence[str], tokens: int, count: int, seed: str, long_tokens: int = 0) -> list[str]:
+    """`count` texts nobody has seen before, of one token a word: the same ones for the same seed.
+
+    Every tenth has `long_tokens`, where that isn't 0.
+    """
     source = random.Random(seed)
-    return [" ".join(source.choices(words, k=max(1, tokens))) for _ in range(count)]
+    sizes = [long_tokens if long_tokens and number % 10 == 9 else max(1, tokens) for number in range(count)]
+    return [" ".join(source.choices(words, k=size)) for size in sizes]

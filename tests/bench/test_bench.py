@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
+from bench.client import Times, send_waves
 from bench.exact import Stream, longest_over_median
-from bench.figures import absolute_bars, disturbance, median, per_unit, percentile, ratio, table, verdict
+from bench.figures import (
+    absolute_bars,
+    disturbance,
+    median,
+    per_unit,
+    percentile,
+    ratio,
+    table,
+    verdict,
+    whole_system,
+)
 from bench.sse import Answer, event_texts
 from bench.workloads import WORKLOADS, groups, prompts, select
 
@@ -137,15 +150,64 @@ def test_unknown_workloads_are_refused_by_name() -> None:
 
 def test_groups_share_speed_and_tokenizer_and_lose_nothing() -> None:
     """Each workload is in exactly one group, and every group can be served by one server set."""
-    results = [(speed, tokenizer, w) for speed, tokenizer, members in groups(WORKLOADS) for w in members]
-    assert sorted(w.name for _, _, w in results) == sorted(w.name for w in WORKLOADS)
-    assert all((w.speed, w.tokenizer) == (speed, tokenizer) for speed, tokenizer, w in results)
+    results = [(group, w) for group, members in groups(WORKLOADS) for w in members]
+    assert sorted(w.name for _, w in results) == sorted(w.name for w in WORKLOADS)
+    assert all((w.speed, w.tokenizer, w.workers) == group for group, w in results)
 
 
 def test_every_bar_of_the_issue_is_in_the_table() -> None:
     """The bars that frontends are held to."""
     bars = {w.name: w.bar for w in WORKLOADS if w.bar is not None}
     assert bars == {"p": 0.40, "q": 0.75, "P": 0.41, "d": 0.40, "r": 0.45, "a": 0.40, "b": 0.45, "c": 0.50}
+
+
+def test_every_bar_of_the_whole_system_is_in_the_table() -> None:
+    """The bars that all processes together are held to."""
+    bars = {w.name: w.total_bar for w in WORKLOADS if w.total_bar is not None}
+    assert bars == {"p": 0.45, "q": 0.65, "P": 0.40, "d": 0.35, "r": 0.40, "a": 0.35, "c": 0.55}
+
+
+def test_the_whole_system_is_judged_by_all_processes() -> None:
+    """CPU by its bar and with the rounds' spread, throughput by 0.98; a side alone has no row."""
+    latencies = dict.fromkeys(("ttft_p50_ms", "ttft_p99_ms", "itl_p50_ms", "itl_p99_ms"), 2.0)
+    ours = [{"total": total, "tokens_per_second": 90.0, **latencies} for total in (40.0, 50.0, 60.0)]
+    peer = [{"total": 100.0, "tokens_per_second": 100.0, **latencies}] * 3
+    row = whole_system(select(["p"]), {"p": {"ours": ours, "peer": peer}}).splitlines()[-1]
+    assert "| **0.50** | 0.40 to 0.60 | <= 0.45 | MISSED |" in row
+    assert row.endswith("| 0.9 | 1 | 1 | 1 | 1 | MISSED |")
+    assert len(whole_system(select(["p"]), {"p": {"ours": ours}}).splitlines()) == 2
+
+
+def test_every_tenth_prompt_is_long() -> None:
+    """Where the workload says so."""
+    sizes = [len(text.split()) for text in prompts(["a", "b"], 3, 20, "m", 50)]
+    assert sizes == ([3] * 9 + [50]) * 2
+
+
+def test_waves_go_out_together_and_on_time() -> None:
+    """A request on each connection; the next wave begins on time, or once the one before is answered."""
+    sent: list[tuple[int, float]] = []
+
+    class Slow:
+        def __init__(self, seconds: float) -> None:
+            self.seconds = seconds
+
+        async def ask(self, request: bytes, times: Times) -> None:
+            sent.append((int(request), asyncio.get_running_loop().time()))
+            await asyncio.sleep(self.seconds)
+
+    async def waves(seconds: float) -> list[float]:
+        sent.clear()
+        begin = asyncio.get_running_loop().time()
+        connections: Any = [Slow(seconds), Slow(0.0)]
+        await send_waves(connections, [b"0", b"1", b"2", b"3", b"4"], 0.2)
+        assert [number for number, _ in sent] == [0, 1, 2, 3, 4]
+        return [at - begin for _, at in sent]
+
+    quick, slow = asyncio.run(waves(0.0)), asyncio.run(waves(0.3))
+    assert quick[1] < 0.2 <= quick[2] < 0.4 <= quick[4]
+    assert slow[1] < 0.3 <= slow[2]
+    assert slow[4] >= 0.6
 
 
 def test_warm_up_never_exceeds_what_is_measured() -> None:
