@@ -43,8 +43,8 @@ def test_what_is_written_is_read(small: Path) -> None:
 
 
 def test_tar_and_sha256sum_read_it(small: Path, tmp_path: Path) -> None:
-    """By the lines of docs/how-to/operate/air-gap.md, which leave out what nobody summed."""
-    page = (Path(__file__).parents[3] / "docs/how-to/operate/air-gap.md").read_text()
+    """By the lines of docs/get-started/air-gap.md, which leave out what nobody summed."""
+    page = (Path(__file__).parents[3] / "docs/get-started/air-gap.md").read_text()
     lines = [line for line in page.splitlines() if line.startswith(("cut -c", "sha256sum"))]
     assert len(lines) == 2
     with tarfile.open(small, "a", format=tarfile.GNU_FORMAT) as archive:

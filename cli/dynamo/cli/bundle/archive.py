@@ -161,7 +161,7 @@ class Bundle:
 
     @property
     def names(self) -> list[str]:
-        """All files, in their order."""
+        """Return all files, in their order."""
         return list(self._files)
 
     def size(self, name: str) -> int:
@@ -185,7 +185,7 @@ class Bundle:
 
     @property
     def sums(self) -> Mapping[str, str]:
-        """The checksums, as they were when they were first asked for."""
+        """Return the checksums, as they were when they were first asked for."""
         if self._sums is None:
             self._sums = self._read_sums(b"".join(self._raw(SUMS)) if self.size(SUMS) <= MOST_TEXT else b"")
         return self._sums

@@ -32,7 +32,7 @@ class Contents(NamedTuple):
     models: list[Model]
 
     def to_json(self) -> bytes:
-        """As bundle.json has it."""
+        """Return it as bundle.json has it."""
         said = {**self._asdict(), "models": [model._asdict() for model in self.models]}
         return json.dumps(said, indent=1).encode()
 

@@ -41,11 +41,11 @@ class Blob(NamedTuple):
 
     @property
     def file(self) -> str:
-        """The name of its file."""
+        """Return the name of its file."""
         return f"blobs/{self.digest.replace(':', '/')}"
 
     def described(self) -> dict[str, Any]:
-        """As an OCI descriptor."""
+        """Return it as an OCI descriptor."""
         return {"mediaType": self.media_type, "digest": self.digest, "size": self.size}
 
 
@@ -59,7 +59,7 @@ class Image(NamedTuple):
 
     @property
     def blobs(self) -> tuple[Blob, ...]:
-        """What a registry must have before it takes the manifest."""
+        """Return what a registry must have before it takes the manifest."""
         return (self.config, *self.layers)
 
 

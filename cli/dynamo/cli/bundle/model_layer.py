@@ -48,7 +48,7 @@ class ModelLayer:
 
     @property
     def slug(self) -> str:
-        """Its name as a part of an image's: `Gemma-3 270M.gguf` is `gemma-3-270m`."""
+        """Return its name as a part of an image's: `Gemma-3 270M.gguf` is `gemma-3-270m`."""
         stem = self._name.removesuffix(".gguf")
         letters = "".join(c if c.isascii() and c.isalnum() else "-" for c in stem.lower())
         words = "-".join(part for part in letters.split("-") if part)
@@ -56,7 +56,7 @@ class ModelLayer:
 
     @property
     def size(self) -> int:
-        """Its bytes as a layer."""
+        """Return its bytes as a layer."""
         heads = (*(header(f"{name}/", 0, folder=True) for name in self._folders), *map(_head, self._files))
         content = sum(file.size + padding(file.size) for file in self._files)
         return sum(map(len, heads)) + content + len(END)

@@ -68,7 +68,7 @@ class Address(NamedTuple):
         return f"{self.path}/{name}" if self.path else name
 
     def __str__(self) -> str:
-        """As `global.imageRegistry` has it."""
+        """Return it as `global.imageRegistry` has it."""
         return f"{self.host}/{self.path}" if self.path else self.host
 
 

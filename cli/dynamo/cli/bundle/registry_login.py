@@ -33,7 +33,7 @@ class Login(NamedTuple):
     password: str
 
     def header(self) -> str:
-        """As basic authentication has it."""
+        """Return it as basic authentication has it."""
         return "Basic " + base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
 
 
