@@ -13,7 +13,8 @@ from e2e.apiserver.world import Note, World
 from dynamo.operator.kube.resources import PODS, resource_of
 
 FULL = Refusal(500, "InternalError", "Internal error occurred: failed to allocate a serviceIP: range is full")
-TOLD_SECONDS = 20.0
+TOLD_SECONDS = 60.0
+"""Some seconds on a machine with nothing else to do."""
 STILL_SECONDS = 300.0
 """Longer than anything here waits."""
 SEEN_SECONDS = 60.0
