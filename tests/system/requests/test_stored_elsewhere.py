@@ -39,7 +39,8 @@ def made_by(response: Any) -> str:
 def test_a_conversation_over_all_processes(pair: list[Any]) -> None:
     """Whichever process answers, the model sees all of the conversation, and items are found by their ids."""
     with sdk(pair[0]) as several, sdk(pair[1]) as single:
-        previous, processes, turn = None, set(), -1
+        previous, turn = None, -1
+        processes: set[str] = set()
         while len(processes) < 3 and turn < MOST_TURNS:  # the kernel spreads connections over both by chance
             turn += 1
             client = single if turn % 3 == 2 else several
