@@ -34,14 +34,14 @@ class SavedImages:
             if len(self._list) != 1:
                 raise BundleError(f"{self._path} holds {len(self._list)} images: leave out {chosen}=")
             return [(_checked(without_registry(chosen)), 0)]
-        found = [
+        named = [
             (_checked(without_registry(str(tag))), number)
             for number, image in enumerate(self._list)
             for tag in image.get("RepoTags") or []
         ]
-        if not found:
+        if not named:
             raise BundleError(f"the image in {self._path} has no name: give it as NAME:TAG={self._path}")
-        return found
+        return named
 
     def config(self, number: int) -> bytes:
         """Return an image's configuration."""
