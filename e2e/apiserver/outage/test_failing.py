@@ -10,6 +10,7 @@ from e2e.apiserver.faults import Refusal, Told
 from e2e.apiserver.proxy import Proxy
 from e2e.apiserver.world import Note, World
 
+from dynamo.operator.kube.errors import TRIES
 from dynamo.operator.kube.resources import PODS, resource_of
 
 FULL = Refusal(500, "InternalError", "Internal error occurred: failed to allocate a serviceIP: range is full")
@@ -29,6 +30,9 @@ def test_writes_that_fail_for_good(world: World, proxy: Proxy, note: Note) -> No
     world.pipeline()
     began = time.monotonic()
     until("the status says so", lambda: world.condition().get("reason") == "ApiServerFailing", TOLD_SECONDS)
+    tries = len([write for write in script.writes if "services" in write])
+    note("writes that failed until then", tries)
+    assert tries <= TRIES + 1, "the status waits for so many failures; the reconcile after them may have begun"
     note("seconds until the status has the API server's words", round(time.monotonic() - began, 1))
     for kind in ("Ready", "Reconciling"):
         assert world.condition(kind)["message"] == f"Service llama-frontend: {FULL.message} (HTTP 500)"

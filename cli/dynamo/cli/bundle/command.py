@@ -139,7 +139,9 @@ def verified(bundle: Bundle, key: Path | None) -> None:
 
 def _tell_models(models: Sequence[tuple[str, str]]) -> None:
     for image, path in models:
-        click.echo(f"  model {path} is in image {image}: a component says `image: REGISTRY/{image}` and that path")
+        click.echo(
+            f"  model {path} is in image {image}: its component says `image: REGISTRY/{image}`, its `source` file://{path}"
+        )
 
 
 def _say(text: str) -> None:

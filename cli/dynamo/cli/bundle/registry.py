@@ -5,12 +5,15 @@ Of our own, since oras, the library for it, takes files only and reads a layer w
 
 from __future__ import annotations
 
+import itertools
 import json
 import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from http import HTTPStatus
 from types import MappingProxyType, TracebackType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import httpx2
 
@@ -25,18 +28,11 @@ _LAYER_TIMEOUT: Final = httpx2.Timeout(600.0, connect=10.0)
 """A registry may take minutes to put a large layer where it belongs, once it has all of it."""
 _ANSWER_SECONDS: Final = 60.0
 _MOST_SAID: Final = 1 << 20
-_UPLOADED: Final = 201
-_ACCEPTED: Final = 202
-_UNAUTHORIZED: Final = 401
-_FORBIDDEN: Final = 403
-_NOT_FOUND: Final = 404
-_CONFLICT: Final = 409
-_RANGE: Final = 416
-_BUSY: Final = 429
-_SERVER_ERROR: Final = 500
-_OK: Final = 200
-_THERE: Final = (_OK, 302, 307)
+_THERE: Final = (HTTPStatus.OK, HTTPStatus.FOUND, HTTPStatus.TEMPORARY_REDIRECT)
 """Some registries send who asks for a blob to a store beside them."""
+_FORGOTTEN: Final = (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT, HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE)
+"""How a registry says that it knows nothing of an upload's session any more."""
+Value = TypeVar("Value")
 Content = Callable[[], Iterable[bytes]]
 
 
@@ -97,45 +93,45 @@ class Registry:
 
     def has(self, repository: str, blob: Blob) -> bool:
         """Tell whether a repository has a blob."""
-        answer = self._again(_Ask("HEAD", self._url(repository, f"blobs/{blob.digest}"), repository))
-        return self._expect(answer, *_THERE, _NOT_FOUND).status in _THERE
+        answer = _tried(partial(self._once, _Ask("HEAD", self._url(repository, f"blobs/{blob.digest}"), repository)))
+        return self._expect(answer, *_THERE, HTTPStatus.NOT_FOUND).status in _THERE
 
     def upload(self, repository: str, blob: Blob, content: Content, known_in: str = "") -> bool:
         """Give a repository a blob, or let it take it from another one that has it; tell whether it was sent.
 
         A session that broke can't be used again, so another try begins from the start.
         """
-        for left in reversed(range(_TRIES)):
-            try:
-                return self._upload(repository, blob, content, known_in)
-            except _TryAgainError as error:
-                if not left:
-                    raise BundleError(error.text) from None
-            time.sleep(_PAUSE_SECONDS)
-            if self.has(repository, blob):
-                return True
-        raise AssertionError("the last try returns or raises")
+        tries = itertools.count()
+
+        def once() -> bool:
+            arrived = next(tries) > 0 and self.has(repository, blob)
+            return arrived or self._upload(repository, blob, content, known_in)
+
+        return _tried(once)
 
     def name(self, repository: str, tag: str, manifest: bytes) -> None:
         """Give an image its name; all that it lists must be there."""
         url = self._url(repository, f"manifests/{tag}")
         headers = {"Content-Type": MANIFEST_TYPE, "Content-Length": str(len(manifest))}
-        self._expect(self._again(_Ask("PUT", url, repository, lambda: [manifest], headers)), _UPLOADED)
+        ask = _Ask("PUT", url, repository, lambda: [manifest], headers)
+        self._expect(_tried(partial(self._once, ask)), HTTPStatus.CREATED)
 
     def _upload(self, repository: str, blob: Blob, content: Content, known_in: str) -> bool:
         url = self._url(repository, "blobs/uploads/")
         if known_in:
             url = url.copy_merge_params({"mount": blob.digest, "from": known_in})
-        begun = self._expect(self._once(_Ask("POST", url, repository, more=known_in)), _ACCEPTED, _UPLOADED)
-        if begun.status == _UPLOADED:
+        begun = self._expect(
+            self._once(_Ask("POST", url, repository, more=known_in)), HTTPStatus.ACCEPTED, HTTPStatus.CREATED
+        )
+        if begun.status == HTTPStatus.CREATED:
             return False
         place = self._read_url(str(begun.url), begun.headers.get("location", ""))
         headers = {"Content-Type": "application/octet-stream", "Content-Length": str(blob.size)}
         ask = _Ask("PUT", place.copy_merge_params({"digest": blob.digest}), repository, content, headers)
         answer = self._once(ask)
-        if answer.status in (_NOT_FOUND, _CONFLICT, _RANGE):  # of the session, which the registry forgot
+        if answer.status in _FORGOTTEN:
             raise _TryAgainError(self._refusal(answer))
-        self._expect(answer, _UPLOADED)
+        self._expect(answer, HTTPStatus.CREATED)
         return True
 
     def _url(self, repository: str, rest: str) -> httpx2.URL:
@@ -148,23 +144,12 @@ class Registry:
         except (httpx2.InvalidURL, ValueError):
             raise BundleError(f"{self._host} names {text[:200]!r}, which is no address: ask who runs it") from None
 
-    def _again(self, ask: _Ask) -> Answer:
-        """Ask, and again where the connection breaks or the server is busy."""
-        for left in reversed(range(_TRIES)):
-            try:
-                return self._once(ask)
-            except _TryAgainError as error:
-                if not left:
-                    raise BundleError(error.text) from None
-            time.sleep(_PAUSE_SECONDS)
-        raise AssertionError("the last try returns or raises")
-
     def _once(self, ask: _Ask) -> Answer:
         """Ask, and sign in where the registry wants that. _TryAgainError where it may be otherwise in a moment."""
         answer = self._signed(ask)
-        if answer.status == _UNAUTHORIZED and self._is_home(answer.url) and self._sign_in(answer, ask):
+        if answer.status == HTTPStatus.UNAUTHORIZED and self._is_home(answer.url) and self._sign_in(answer, ask):
             answer = self._signed(ask)
-        if answer.status >= _SERVER_ERROR or answer.status == _BUSY:
+        if answer.status >= HTTPStatus.INTERNAL_SERVER_ERROR or answer.status == HTTPStatus.TOO_MANY_REQUESTS:
             raise _TryAgainError(self._refusal(answer))
         return answer
 
@@ -223,7 +208,7 @@ class Registry:
         headers = {"Authorization": self._login.header()} if self._login else {}
         answer = self._send(self._client.build_request("GET", place, headers=headers), place.host)
         try:
-            said = answer.json() if answer.status == _OK else {}
+            said = answer.json() if answer.status == HTTPStatus.OK else {}
             token = said.get("token") or said.get("access_token")
         except (ValueError, AttributeError):
             token = None
@@ -234,9 +219,9 @@ class Registry:
     def _expect(self, answer: Answer, *statuses: int) -> Answer:
         if answer.status in statuses:
             return answer
-        if answer.status == _UNAUTHORIZED:
+        if answer.status == HTTPStatus.UNAUTHORIZED:
             raise BundleError(f"{self._host} wants you to sign in: docker login {self._host}")
-        if answer.status == _FORBIDDEN:
+        if answer.status == HTTPStatus.FORBIDDEN:
             raise BundleError(f"{self._host} doesn't let you write to {answer.url.path}: ask for the right to push")
         raise BundleError(self._refusal(answer))
 
@@ -261,6 +246,18 @@ class _TryAgainError(Exception):
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self.text = text
+
+
+def _tried(once: Callable[[], Value]) -> Value:
+    """Do something, and again where the connection breaks or the server is busy."""
+    for left in reversed(range(_TRIES)):
+        try:
+            return once()
+        except _TryAgainError as error:
+            if not left:
+                raise BundleError(error.text) from None
+        time.sleep(_PAUSE_SECONDS)
+    raise AssertionError("the last try returns or raises")
 
 
 def _whole(content: Content) -> Iterator[bytes]:
