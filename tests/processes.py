@@ -158,7 +158,10 @@ class Lines:
         """The next line that is wanted; fails where the output ends before."""
         deadline = time.monotonic() + (within or self.patience)
         while True:
-            line = self._lines.get(timeout=max(0.1, deadline - time.monotonic()))
+            try:
+                line = self._lines.get(timeout=max(0.1, deadline - time.monotonic()))
+            except queue.Empty:
+                raise AssertionError(f"not in time: {what}; it said\n" + "\n".join(self.seen)) from None
             assert line is not None, f"ended without {what}:\n" + "\n".join(self.seen)
             self.seen.append(line)
             if wanted(line):

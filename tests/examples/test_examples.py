@@ -27,6 +27,8 @@ EXAMPLES = sorted(FOLDER.glob("*.yaml"))
 ENGINES = sorted((FOLDER / "engines").glob("*.yaml"))
 LOCAL = Environment(("http://127.0.0.1:2379",), "nats://127.0.0.1:4222", local=True, http_host="127.0.0.1")
 DEADLINE = 90.0
+LOADING = 240.0
+"""Seconds for an engine that loads a real model while images are built beside it."""
 
 
 @pytest.mark.parametrize("file", [*EXAMPLES, *ENGINES], ids=lambda f: f.name)
@@ -51,10 +53,10 @@ def test_all_that_the_readme_promises_are_there() -> None:
 class Served(Lines):
     """`dynamo up` of a file, on free ports."""
 
-    def __init__(self, file: Path, state: Path) -> None:
+    def __init__(self, file: Path, state: Path, patience: float = DEADLINE) -> None:
         # fastokens takes seconds to load.
         env = environment(state, PYTHONPATH=without(state / "absent", "aiohttp"), DYN_TOKENIZER="default")
-        super().__init__([*DYNAMO, "up", str(file), "--http-port", "0"], env, state, DEADLINE)
+        super().__init__([*DYNAMO, "up", str(file), "--http-port", "0"], env, state, patience)
 
     def greeting(self) -> tuple[str, str, str]:
         """Model, URL and curl line of the next pipeline that serves."""
@@ -265,7 +267,7 @@ def test_each_engine_that_runs_here_serves(engine: str, tmp_path: Path) -> None:
 
 def engine_serves(engine: str, tmp_path: Path) -> None:
     """Serve the engine's example from a folder of its own, and ask it."""
-    up = Served(FOLDER / "engines" / f"{engine}.yaml", tmp_path)
+    up = Served(FOLDER / "engines" / f"{engine}.yaml", tmp_path, LOADING)
     try:
         model, url, curl = up.greeting()
         first = paste(curl.replace('"max_tokens": 64', '"max_tokens": 4'))

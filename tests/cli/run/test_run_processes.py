@@ -110,6 +110,18 @@ def test_a_terminal_gets_a_chat(tmp_path: Path) -> None:
     assert "+well met" in (tmp_path / "dynamo/history").read_text()
 
 
+def test_ctrl_d_beside_an_answer_ends_the_chat_after_it(tmp_path: Path) -> None:
+    """What is typed meanwhile waits in the terminal, which makes another character of Ctrl-D."""
+    env = {**quick_environment(tmp_path), "DYN_TOKEN_ECHO_DELAY_MS": "100"}
+    with on_terminal([*RUN, "out=echo_full"], env) as terminal:
+        terminal.wait_for("a prompt", b"User:")
+        terminal.type(b"well met by moonlight\r")
+        terminal.wait_for("the answer's beginning", b"\x1b[?2004lwell")
+        terminal.type(b"\x04")
+        terminal.wait_for("the answer's end", b"moonlight\r\n")
+        assert terminal.process.wait(15) == 0
+
+
 def test_a_server_without_servers(tmp_path: Path) -> None:
     """in=http out=mocker needs no etcd and no NATS, prints its free port, and serves the openai package."""
     argv = [*RUN, "in=http", "out=mocker", "--http-port", "0", "--model-name", "mock"]

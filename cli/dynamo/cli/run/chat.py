@@ -21,6 +21,8 @@ from dynamo.cli.run import stdin
 
 if TYPE_CHECKING:
     from prompt_toolkit.history import History
+    from prompt_toolkit.key_binding import KeyBindings
+    from prompt_toolkit.key_binding.key_processor import KeyPressEvent
 
 CHAT: Final = "/v1/chat/completions"
 _MODEL_SECONDS: Final = 300.0
@@ -114,12 +116,28 @@ async def _turns() -> AsyncGenerator[str, None]:
     print("Ctrl-C or Ctrl-D ends the conversation; /help lists more.", file=sys.stderr)
     from prompt_toolkit import PromptSession
 
-    session: PromptSession[str] = PromptSession(history=history())
+    session: PromptSession[str] = PromptSession(history=history(), key_bindings=_keys())
     while True:
         try:
             yield await _whole(lambda said: session.prompt_async(said), "User: ")
         except (KeyboardInterrupt, EOFError):
             return
+
+
+def _keys() -> KeyBindings:
+    """Return the keys that mean something here and nothing to the prompt."""
+    from prompt_toolkit.application import get_app
+    from prompt_toolkit.filters import Condition
+    from prompt_toolkit.key_binding import KeyBindings
+
+    keys = KeyBindings()
+    # Ctrl-D that is typed while an answer comes waits in the terminal's own queue, which turns it into a NUL.
+    keys.add("c-@", filter=Condition(lambda: not get_app().current_buffer.text))(_leave)
+    return keys
+
+
+def _leave(event: KeyPressEvent) -> None:
+    event.app.exit(exception=EOFError)
 
 
 async def _whole(prompt: Callable[[str], Awaitable[str]], said: str) -> str:
