@@ -32,7 +32,7 @@ EXTRAS := frontend worker operator cli cluster fastokens llamacpp mistralrs quic
 LOCK := --quiet --universal --python-version 3.11 --no-annotate --no-emit-index-url --no-emit-find-links \
 	--custom-compile-command "make lock" $(EXTRAS:%=--extra %) --group dev
 
-.PHONY: help up test check generate lock e2e e2e-full e2e-up e2e-down bench bench-router bench-operator bench-overload images clean
+.PHONY: help up test check generate lock e2e e2e-full e2e-up e2e-down bench bench-router bench-operator bench-overload bench-streams bench-workers images clean
 
 help: ## list the verbs
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -132,6 +132,12 @@ bench-router: $(VENV)/.dev ## routing by KV caches, side by side with ai-dynamo'
 
 bench-overload: $(VENV)/.dev ## three times what the engines can do, for a minute: what is served, what is refused and how soon
 	@PYTHONPATH=. $(BIN)/python -m bench.overload.suite $(ARGS)
+
+bench-streams: $(VENV)/.dev ## ten thousand open streams through one frontend: memory of each, and how soon it answers others
+	@PYTHONPATH=. $(BIN)/python -m bench.scale.streams $(ARGS)
+
+bench-workers: $(VENV)/.dev ## a thousand registered workers: a new frontend's view, CPU at rest, a mass restart
+	@PYTHONPATH=. $(BIN)/python -m bench.scale.workers $(ARGS)
 
 bench-operator: $(VENV)/.dev ## the operator's cost, on a real API server with fake nodes
 	@PYTHONPATH=. $(BIN)/python -m bench.operator.suite $(ARGS)

@@ -43,6 +43,7 @@ class Task:
     """Ask for the continuation of a text, not for a chat."""
     wave_seconds: float = 0.0
     """Send a request on each connection at once, and the next ones so much later; 0: one after another."""
+    request_seconds: float = REQUEST_SECONDS
 
     @property
     def address(self) -> tuple[str, int]:
@@ -115,7 +116,7 @@ class Connection(asyncio.Protocol):
         self._acknowledge()
         self._sent = self._seen = time.perf_counter()
         self._transport.write(request)
-        async with asyncio.timeout(REQUEST_SECONDS):
+        async with asyncio.timeout(self._task.request_seconds):
             await self._done
 
     @property

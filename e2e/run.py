@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from e2e import arrival
+from e2e.images import earlier
 from e2e.images.make import make_images
 from e2e.images.recipes import read
 from e2e.kind import binaries, cluster, dockerd
@@ -144,9 +145,15 @@ def _up(places: Places, *, full: bool) -> Kind:
     if full:
         binaries.build_otelcol(places)
     catalogue = read(REPOSITORY)
-    images = make_images(places, [] if full else catalogue.usual, tool="buildah" if docker.private else "")
+    tool = "buildah" if docker.private else ""
+    images = make_images(places, [] if full else catalogue.usual, tool)
     kind = cluster.up(places, docker)
     kind.load(image.file for image in images if full or image.name in catalogue.loaded)
+    if full:
+        try:
+            kind.load(earlier.images(places, tool))
+        except StepError as error:  # one scenario needs them, and says so
+            say(f"the release before this one isn't on the nodes: {error}")
     return kind
 
 

@@ -26,8 +26,9 @@ _WORKER: Final = (sys.executable, "-m", "dynamo.worker", "--model-name", "m")
 class Traffic:
     """Requests that follow each other in `threads`, until `stop`; what becomes of them is for the metrics to say."""
 
-    def __init__(self, url: str, threads: int, **body: Any) -> None:
-        self._url, self._body = url, {"model": "m", "prompt": "tell me more", "max_tokens": 4, **body}
+    def __init__(self, url: str, headers: dict[str, str], threads: int, **body: Any) -> None:
+        self._url, self._headers = url, headers
+        self._body = {"model": "m", "prompt": "tell me more", "max_tokens": 4, **body}
         self._over = threading.Event()
         self._threads = [threading.Thread(target=self._ask, daemon=True) for _ in range(threads)]
         for thread in self._threads:
@@ -35,7 +36,7 @@ class Traffic:
 
     def _ask(self) -> None:
         while not self._over.is_set():
-            with suppress(httpx.HTTPError), httpx.Client(timeout=30) as client:
+            with suppress(httpx.HTTPError), httpx.Client(timeout=30, headers=self._headers) as client:
                 body = {**self._body, "stream": True}
                 with client.stream("POST", f"{self._url}/v1/completions", json=body) as answer:
                     for _ in answer.iter_bytes():
@@ -58,6 +59,8 @@ class Site:
         self.processes: list[Process] = []
         self._traffic: list[Traffic] = []
         self.url = ""
+        self.headers: dict[str, str] = {}
+        """Of each request: a key, where the frontend asks for one."""
 
     def frontend(self, *flags: str) -> Process:
         """Start the frontend; it is ready when this returns."""
@@ -92,14 +95,14 @@ class Site:
         """Wait until the frontend routes to so many workers."""
 
         def count() -> int:
-            models = httpx.get(f"{self.url}/health", timeout=5).json()["models"]
+            models = httpx.get(f"{self.url}/health", timeout=5, headers=self.headers).json()["models"]
             return sum(int(model["instances"]) for model in models.values())
 
         eventually(f"{instances} serve", lambda: count() >= instances, _PATIENCE, despite=(httpx.HTTPError, OSError))
 
     def traffic(self, threads: int = 2, **body: Any) -> Traffic:
         """Begin to ask, until told to stop or the site closes."""
-        self._traffic.append(Traffic(self.url, threads, **body))
+        self._traffic.append(Traffic(self.url, self.headers, threads, **body))
         return self._traffic[-1]
 
     def _start(self, name: str, argv: list[str]) -> Process:

@@ -34,8 +34,11 @@ def _sent(query: str) -> str:
 @pytest.fixture
 def lively(site: Site) -> Site:
     """A pipeline with prompts in common, a crowd, clients that leave, time limits that pass, and a worker that dies."""
+    keys = site.folder / "keys"
+    keys.write_text("sk-of-a-test tenant=team-a\n")
+    site.headers = {"authorization": "Bearer sk-of-a-test"}
     site.frontend("--router-mode", "kv", "--migration-limit", "2", "--max-requests-per-model", "12",
-                  "--router-queue-threshold", "0.0001")  # fmt: skip
+                  "--router-queue-threshold", "0.0001", "--api-keys-file", str(keys))  # fmt: skip
     workers = {name: site.worker(name, *_ARGUMENTS) for name in ("worker", "other")}
     site.served(2)
     site.traffic(16, prompt="once upon a time " * 40, max_tokens=100, ignore_eos=True)
@@ -49,10 +52,11 @@ def lively(site: Site) -> Site:
 def _annoy(site: Site) -> None:
     """Ask for a model that isn't there, with a limit that passes, and leave early."""
     body = {"model": "m", "prompt": "hi", "max_tokens": 200, "ignore_eos": True, "stream": True}
-    httpx.post(f"{site.url}/v1/completions", json={**body, "model": "none"}, timeout=10)
-    httpx.post(f"{site.url}/v1/completions", json=body, headers={"x-request-timeout-ms": "50"}, timeout=10)
-    with httpx.stream("POST", f"{site.url}/v1/completions", json=body, timeout=30) as answer:
-        next(answer.iter_bytes(), b"")
+    with httpx.Client(base_url=site.url, headers=site.headers, timeout=30) as client:
+        client.post("/v1/completions", json={**body, "model": "none"})
+        client.post("/v1/completions", json=body, headers={"x-request-timeout-ms": "50"})
+        with client.stream("POST", "/v1/completions", json=body) as answer:
+            next(answer.iter_bytes(), b"")
 
 
 @pytest.mark.parametrize("uid", [uid for uid in DASHBOARDS if uid != "dynamo-operator"])

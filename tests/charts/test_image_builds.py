@@ -15,6 +15,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 from e2e.images.audit import problems
 from e2e.images.context import allowed, digest_of, snapshot
+from e2e.images.earlier import retagged
 from e2e.images.make import KEPT, outdated
 from e2e.images.pip_settings import as_file, hosts
 from e2e.images.recipes import default_base, digest, read, reference
@@ -198,3 +199,24 @@ def test_an_archive_is_one_that_tools_read(tmp_path: Path) -> None:
         assert content is not None
         manifest = json.load(content)[0]
         assert {manifest["Config"], *manifest["Layers"]} <= set(opened.getnames())
+
+
+def test_another_release_has_a_tag_of_its_own(tmp_path: Path) -> None:
+    """The same image under another tag, so that a node can hold it beside this one's."""
+    made = archive(tmp_path, {"a": "1"})
+    also = ("repositories", "oci-layout", "index.json")  # of a newer Docker: containerd would take the names from there
+    with tarfile.open(made, "a") as opened:
+        for name in also:
+            opened.addfile(tarfile.TarInfo(name))
+    named = retagged(made, "earlier", tmp_path / "other.tar")
+    manifests = {}
+    for file in (made, named):
+        with tarfile.open(file) as opened:
+            content = opened.extractfile("manifest.json")
+            assert content is not None
+            manifests[file] = json.load(content)[0]
+            assert {manifests[file]["Config"], *manifests[file]["Layers"]} <= set(opened.getnames())
+            assert set(also).issubset(opened.getnames()) == (file == made)
+    names = [f"{name.rpartition(':')[0]}:earlier" for name in manifests[made].pop("RepoTags")]
+    assert names == manifests[named].pop("RepoTags") != []
+    assert manifests[made] == manifests[named]

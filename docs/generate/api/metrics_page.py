@@ -10,6 +10,7 @@ from docs.generate.markdown import code, page, prose, table
 from prometheus_client import Metric
 
 from dynamo.frontend.generation.load_gauges import worker_gauges
+from dynamo.frontend.limits import tenant_usage
 from dynamo.frontend.metrics import Metrics
 from dynamo.frontend.routing.model_pool import ModelPool
 from dynamo.llm.kv_router.booking import FollowCounts
@@ -30,7 +31,8 @@ alerts ([Helm values](helm-values.md)). A histogram `X` has the series `X_bucket
 _FRONTEND: Final = (
     "On the port of clients (8000), or with `--no-public-system-routes` on `--system-port` only. With `--workers` the "
     "counters of all processes are added up. The label `model` is the name that clients use; after 1,000 models the "
-    "rest is counted as `other`."
+    "rest is counted as `other`. `dynamo_frontend_tenant_*` are on `--system-port` only: callers whose API key has a "
+    "tenant's name, up to 1,000 pairs of tenant and model of each process."
 )
 _WORKER: Final = (
     "On the worker's system port (`--system-port`, off by default; pods of a pipeline have it). `dynamo_namespace`, "
@@ -57,7 +59,7 @@ class Described(NamedTuple):
 def programs() -> dict[str, tuple[str, list[Described]]]:
     """Return each program's metrics, and where they are."""
     return {
-        "Frontend": (_FRONTEND, _described(_frontend())),
+        "Frontend": (_FRONTEND, [*_described(_frontend()), *_of_tenants()]),
         "Worker": (_WORKER, _described(_worker())),
         "Router": (_ROUTER, _described(_Figures(FollowCounts()).collect())),
         "Operator": (_OPERATOR, [Described(name, *family) for name, family in FAMILIES.items()]),
@@ -81,6 +83,11 @@ def _frontend() -> Iterator[Metric]:
     empty = SimpleNamespace(sets=list, prefills=SimpleNamespace(sets=list))
     metrics.of_workers = lambda: worker_gauges(cast("ModelPool", empty))
     return metrics.collect()
+
+
+def _of_tenants() -> list[Described]:
+    families = (tenant_usage.REQUESTS, tenant_usage.TOKENS)
+    return [Described(name, "counter", ("tenant", "model", label), text) for name, text, label, _ in families]
 
 
 def _worker() -> Iterator[Metric]:

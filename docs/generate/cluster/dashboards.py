@@ -175,6 +175,12 @@ _TENANTS: Final = Dashboard("Dynamo: tenants", (
     Panel("Time to first token", "s", _quantiles(f"{_F}time_to_first_token_seconds", _N, 0.5, 0.95)),
     Panel("Rejected per second", "reqps", (Query(_rate(f"{_F}rejected_requests_total", f"{_N}, reason"),
                                                  "{{namespace}} {{reason}}"),)),
+    Panel("Requests of a key's tenant per second", "reqps", (
+        Query(_rate(f"{_F}tenant_requests_total", f"{_N}, tenant, status"), "{{namespace}} {{tenant}} {{status}}"),
+    ), "Tenants are named in the file of API keys."),
+    Panel("Tokens of a key's tenant per second", "short", (
+        Query(_rate(f"{_F}tenant_tokens_total", f"{_N}, tenant, type"), "{{namespace}} {{tenant}} {{type}}"),
+    )),
     Panel("Workers", "short", (
         Query(f"count by ({_N}) (count by ({_N}, worker_id) (dynamo_component_uptime_seconds{{{_OF}}}))",
               "{{namespace}}"),

@@ -15,6 +15,7 @@ import yaml
 from e2e.cluster.installation import CHART, Platform
 from e2e.cluster.outage import operator_down
 from e2e.cluster.releases import install
+from e2e.images import earlier
 from e2e.kind.places import REPOSITORY
 from e2e.namespace.namespace import Namespace
 from e2e.traffic.busy import NAME, Note, load, mocker, serve, uids, wait_rolled
@@ -67,6 +68,30 @@ def test_sign_in_is_turned_on(namespace: Namespace, platform: Platform, record_p
         record_property("streams meanwhile", str(seen))
         with load(namespace) as both:
             time.sleep(SETTLED_SECONDS)
+        both.judge(record_property)
+        namespace.kubectl("delete", f"dp/{NAME}", "--wait=true")
+
+
+@pytest.mark.alone
+@pytest.mark.full
+@pytest.mark.timeout(1800)
+def test_another_release_and_back(
+    namespace: Namespace, platform: Platform, record_property: Note, tmp_path: Path
+) -> None:
+    """All images change, both ways; frontends and workers of both releases serve beside each other meanwhile."""
+    before = earlier.charts(tmp_path)
+    record_property("the release before", earlier.commit()[:12])
+    with operator_down(platform), definition(namespace, before / CRD):
+        install(namespace, *ALIKE, *earlier.VALUES, chart=before / "charts" / CHART.name)
+        serve(namespace, mocker(replicas=2), frontend={"replicas": 2})
+        with load(namespace) as both:
+            for folder, images in ((REPOSITORY, ()), (before, earlier.VALUES)):
+                workers, frontends = uids(namespace), uids(namespace, "frontend")
+                namespace.cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(folder / CRD))
+                install(namespace, *ALIKE, *images, chart=folder / "charts" / CHART.name)
+                wait_rolled(namespace, workers)
+                wait_rolled(namespace, frontends, "frontend")
+                time.sleep(SETTLED_SECONDS)
         both.judge(record_property)
         namespace.kubectl("delete", f"dp/{NAME}", "--wait=true")
 

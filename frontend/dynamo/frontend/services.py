@@ -17,6 +17,7 @@ from dynamo.frontend.images.loading import ImageLoader
 from dynamo.frontend.images.request_images import RequestImages
 from dynamo.frontend.limits.concurrency_limits import ConcurrencyLimiter
 from dynamo.frontend.limits.request_threads import RequestThreads
+from dynamo.frontend.limits.tenant_usage import TenantUsage
 from dynamo.frontend.metrics import Metrics
 from dynamo.frontend.request_log.log import RequestLog
 from dynamo.frontend.request_log.placements import RecentPlacements
@@ -93,6 +94,8 @@ class Services(msgspec.Struct):
     """There where browsers may call from other origins."""
     keys: ApiKeys | None = None
     """There where callers must show one."""
+    tenants: TenantUsage = msgspec.field(default_factory=TenantUsage)
+    """What callers with a tenant's key have used."""
     limiter: ConcurrencyLimiter | None = None
     """There where requests side by side are bounded."""
     watch: TokenWatch | None = None

@@ -12,9 +12,14 @@ import grpc  # type: ignore[import-untyped]
 import httpx
 import openai
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from tests.fixtures_etcd import free_ports
+from tests.waiting import eventually
 
-from dynamo.frontend.http.api_keys import ApiKeys, keys_in, keys_of
+from dynamo.frontend.http import api_keys
+from dynamo.frontend.http.api_keys import ApiKeys, entries_in, keys_of, tenant_of
 from dynamo.frontend.kserve import inference_pb2 as messages
+from dynamo.frontend.limits.tenant_usage import MOST_SERIES, TenantUsage
 from dynamo.runtime.errors import InvalidArgument
 
 ASKED: dict[str, Any] = {"model": "m", "prompt": "hello", "max_tokens": 2}
@@ -53,18 +58,42 @@ def bearer(key: str) -> list[tuple[bytes, bytes]]:
 
 
 def test_the_keys_of_a_file() -> None:
-    """One a line; comments, blanks and line ends of any system aren't keys."""
-    assert keys_in(b"# no\n\na\r\n  b \n#c\nd#e\n") == [b"a", b"b", b"d#e"]
+    """One a line; comments, blanks and line ends of any system aren't keys; a tenant's name may follow."""
+    entries = entries_in(b"# no\n\na\r\n  b \n#c\nd#e\nf\ttenant=team.a-1\n")
+    assert entries == [(b"a", b""), (b"b", b""), (b"d#e", b""), (b"f", b"team.a-1")]
 
 
 @pytest.mark.parametrize(
     "text",
-    [b"", b"\n \n", b"# a\n", b"a b\n", b"a\tb", b"\xff\xfe", b"k" * 513, b"a\x00b", b"\n".join([b"k"] * 10_001)],
+    [
+        b"",
+        b"\n \n",
+        b"# a\n",
+        b"a b\n",
+        b"a\tb",
+        b"\xff\xfe",
+        b"k" * 513,
+        b"a\x00b",
+        b"\n".join([b"k"] * 10_001),
+        b"a tenant=",
+        b"a tenant=b tenant=c",
+        b"a tenant=b c",
+        b"tenant=b a",
+        b"a tenant=-b",
+        b"a tenant=" + b"b" * 64,
+        b"a Tenant=b",
+        b'a tenant="',
+        b"a tenant=\xc3\xa4",
+        b"tenant=b",
+        b"a tenant=other",
+        b"a tenant=b\na tenant=c",
+        b"a tenant=b\na",
+    ],
 )
 def test_a_file_that_cannot_be_meant(text: bytes) -> None:
     """It is refused, and what is said of it shows no key."""
     with pytest.raises(InvalidArgument) as said:
-        keys_in(text)
+        entries_in(text)
     assert len(said.value.message) < 200
     assert "a b" not in said.value.message
 
@@ -100,6 +129,100 @@ def test_keys_are_read_again(file: Path, caplog: pytest.LogCaptureFixture) -> No
     said = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert len(said) == 3
     assert not any(key in text for text in (*said, repr(vars(keys))) for key in (KEY, OTHER))
+
+
+def test_a_tenant_is_one_caller(tmp_path: Path) -> None:
+    """By all of its keys, of which none is the name of another caller's."""
+    file = tmp_path / "keys"
+    file.write_text(f"{KEY} tenant=team-a\n{OTHER} tenant=team-a\ntenant-team-a\n")
+    keys = ApiKeys(str(file))
+    first, second, unnamed = (keys.caller(bearer(key)) for key in (KEY, OTHER, "tenant-team-a"))
+    assert first == second == b"\0tenant-team-a"
+    assert unnamed is not None
+    assert [tenant_of(caller) for caller in (first, unnamed)] == ["team-a", ""]
+
+
+def test_no_client_can_take_a_callers_name(make_site: Any, tmp_path: Path) -> None:
+    """A frontend without keys takes what `authorization` says, and would find a tenant's responses by its name."""
+    site = make_site()
+    for name in (b"tenant-team-a", b"key-0"):
+        head = b"GET /live HTTP/1.1\r\nhost: x\r\nauthorization: \0" + name + b"\r\nconnection: close\r\n\r\n"
+        with site.socket() as sock:
+            sock.sendall(head)
+            assert sock.recv(100).startswith(b"HTTP/1.1 400")
+    (tmp_path / "keys").write_text(f"{KEY} tenant=a\n{OTHER}\n")
+    keys = ApiKeys(str(tmp_path / "keys"))
+    for key in (KEY, OTHER):
+        assert (keys.caller(bearer(key)) or b"").startswith(b"\0")
+
+
+def test_a_name_is_derived_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes milliseconds, on the event loop: not again when the file changes."""
+    made: list[bytes] = []
+    real = api_keys._name_of
+
+    def counted(key: bytes) -> bytes:
+        made.append(key)
+        return real(key)
+
+    monkeypatch.setattr(api_keys, "_name_of", counted)
+    file, clock = tmp_path / "keys", Clock()
+    file.write_text(f"{KEY}\n")
+    keys = ApiKeys(str(file), clock)
+    for text in (f"{KEY}\n{OTHER}\n", f"{OTHER}\n# of nobody else\n", f"{KEY} tenant=a\n{OTHER}\n"):
+        before = keys.caller(bearer(KEY))
+        file.write_text(text)
+        clock.now += 1
+        keys.caller(bearer(OTHER))
+    assert before is None
+    assert keys.caller(bearer(KEY)) == b"\0tenant-a"
+    assert made == [KEY.encode(), OTHER.encode()]
+
+
+def test_a_key_has_one_name_everywhere(file: Path) -> None:
+    """Processes find each other's stored responses by it; it shows nothing of the key, and no two share one."""
+    names = {key: {ApiKeys(str(file)).caller(bearer(key)) for _ in range(2)} for key in (KEY, OTHER)}
+    first, second = (name or b"" for of_key in names.values() for name in of_key)
+    assert first != second
+    assert not any(key.encode() in name for name in (first, second) for key in (KEY, OTHER))
+
+
+def test_what_tenants_use(make_site: Any, echo: Any, tmp_path: Path) -> None:
+    """Counted by their names for who runs the frontend; no tenant sees another's, and no key is anywhere."""
+    (tmp_path / "keys").write_text(f"{KEY} tenant=team-a\n{OTHER}\n")
+    (port,) = free_ports(1)
+    site = make_site(api_keys_file=str(tmp_path / "keys"), system_port=port)
+    site.worker(echo, wait=False)
+    listed: dict[str, Any] = {"url": f"{site.url}/v1/models", "headers": {"x-api-key": KEY}}
+    eventually("the model is served", lambda: httpx.get(**listed).json()["data"])
+    for key in (KEY, OTHER):
+        answer = httpx.post(f"{site.url}/v1/completions", json=ASKED, headers={"authorization": f"Bearer {key}"})
+        assert answer.status_code == 200, answer.text
+    httpx.post(f"{site.url}/v1/completions", json={**ASKED, "max_tokens": -1}, headers={"x-api-key": KEY})
+    used, text = answer.json()["usage"], httpx.get(f"http://127.0.0.1:{port}/metrics").text
+    lines = {line for line in text.splitlines() if line.startswith("dynamo_frontend_tenant_")}
+    requests, tokens = "dynamo_frontend_tenant_requests_total", "dynamo_frontend_tenant_tokens_total"
+    assert lines >= {
+        f'{tokens}{{tenant="team-a",model="m",type="prompt"}} {used["prompt_tokens"]}',
+        f'{tokens}{{tenant="team-a",model="m",type="output"}} 2',
+        f'{requests}{{tenant="team-a",model="m",status="success"}} 1',
+        f'{requests}{{tenant="team-a",model="m",status="error"}} 1',
+    }
+    assert all('tenant="team-a"' in line for line in lines)
+    assert not any(key in text for key in (KEY, OTHER))
+
+
+def test_tenants_beyond_the_bound_are_one() -> None:
+    """However many names a file has, the metrics stay short."""
+    usage = TenantUsage()
+    for number in range(MOST_SERIES + 50):
+        usage.ended(f"\0tenant-{number}".encode(), 'a "model"\\', failed=False, tokens=(1, 1, 0))
+    text = usage.text().decode()
+    read = {family.name: family.samples for family in text_string_to_metric_families(text)}
+    assert {len(samples) for samples in read.values()} == {2 * (MOST_SERIES + 1), 3 * (MOST_SERIES + 1)}
+    assert read["dynamo_frontend_tenant_requests"][0].labels["model"] == 'a "model"\\'
+    assert 'dynamo_frontend_tenant_requests_total{tenant="other",model="other",status="success"} 50\n' in text
+    assert text.count("\n") < 5 * (MOST_SERIES + 1) + 10
 
 
 def test_a_file_that_is_not_there(make_site: Any, tmp_path: Path) -> None:

@@ -11,10 +11,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from tests.started import Started, started
 
 pytestmark = pytest.mark.processes
@@ -151,3 +153,26 @@ def test_the_system_port_explains_requests_of_every_process(start: Start, worker
     injected = httpx.get(f"{said['system_url']}/requests/x%20HTTP%2F1.0%0D%0Aa:b%0D%0A%0D%0AGET%20%2Fmetrics")
     assert (injected.status_code, list(injected.json())) == (404, ["error"])
     assert httpx.get(f"{said['system_url']}/requests/{'x' * 5000}").status_code == 404
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_what_tenants_use_is_on_the_system_port_only(start: Start, workers: str, tmp_path: Path) -> None:
+    """A tenant's key opens `/metrics` on the port of clients, and shows nothing of other tenants there."""
+    (tmp_path / "keys").write_text("sk-a tenant=team-a\nsk-b tenant=team-b\n")
+    said = start("--api-keys-file", str(tmp_path / "keys"), "--system-port", "0", "--workers", workers)
+    for key in ("sk-a", "sk-b", "sk-a"):
+        asked = {"model": "nobody", "prompt": "a"}
+        answer = httpx.post(f"{said['url']}/v1/completions", json=asked, headers={"authorization": f"Bearer {key}"})
+        assert answer.is_error
+    shown = httpx.get(f"{said['system_url']}/metrics").text
+    name = "dynamo_frontend_tenant_requests_total"
+    failed = {
+        sample.labels["tenant"]: sample.value
+        for family in text_string_to_metric_families(shown)
+        for sample in family.samples
+        if sample.name == name and sample.labels["status"] == "error"
+    }
+    assert failed == {"team-a": 2, "team-b": 1}
+    public = httpx.get(f"{said['url']}/metrics", headers={"x-api-key": "sk-b"})
+    assert public.status_code == 200
+    assert "team-" not in public.text

@@ -101,6 +101,33 @@ def test_others_see_nothing(pair: list[Any]) -> None:
         single.responses.retrieve(mine.id)
 
 
+@pytest.fixture(scope="module")
+def keyed(shared_stack: Any, pair: list[Any], tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    """Two frontends that ask for keys, of which two are one tenant's."""
+    keys = tmp_path_factory.mktemp("keys") / "keys"
+    keys.write_text("sk-a\nsk-b\nsk-c tenant=c\nsk-d tenant=c\n")
+    made = [shared_stack.frontend("--api-keys-file", str(keys), name=f"keyed-{number}") for number in range(2)]
+    for frontend in made:
+        frontend.process.ready_line()
+        with sdk(frontend, api_key="sk-a") as client:
+            eventually("it serves", partial(client.models.retrieve, "m"), despite=(openai.APIStatusError,))
+    return made
+
+
+@pytest.mark.parametrize(("owner", "others"), [("sk-a", {"sk-b", "sk-c", "sk-d"}), ("sk-c", {"sk-a", "sk-b"})])
+def test_a_key_is_the_same_caller_in_every_process(keyed: list[Any], owner: str, others: set[str]) -> None:
+    """A response is found by its key, or by any key of its tenant, and by no other."""
+    with sdk(keyed[0], api_key=owner) as client:
+        mine = client.responses.create(**ASK, input="mine")
+    for key in ("sk-a", "sk-b", "sk-c", "sk-d"):
+        with sdk(keyed[1], api_key=key) as client:
+            if key in others:
+                with pytest.raises(openai.NotFoundError):
+                    client.responses.retrieve(mine.id)
+            else:
+                assert client.responses.retrieve(mine.id) == mine
+
+
 def test_large_ones_come_in_pieces(pair: list[Any]) -> None:
     """What is larger than a message of the bus is read whole."""
     with sdk(pair[1]) as single, sdk(pair[0]) as several:

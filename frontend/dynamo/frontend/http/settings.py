@@ -41,7 +41,8 @@ class AccessSettings:
     """Access: who may ask what."""
 
     api_keys_file: str = setting(
-        "", "File with the API keys of clients, one a line; read again when it changes. Empty: no key is needed.",
+        "", "File with the API keys of clients, one a line (KEY, or KEY tenant=NAME); read again when it changes. "
+        "Empty: no key is needed.",
         env="DYN_API_KEYS_FILE",
     )  # fmt: skip
     public_system_routes: bool = setting(

@@ -396,6 +396,8 @@ class Job(ABC):
         if error and self._model is UNKNOWN and isinstance(named := self._named, str):
             self._model = named if self._services.pool.is_served(named, self._does) else UNKNOWN
         self._services.metrics.ended(self._model, self._endpoint, self._kind, error)
+        if self.caller is not None:
+            self._services.tenants.ended(self.caller, self._model, bool(error), self._tokens)
         now = self._services.clock()
         took = now - self._began
         if (events := self._events) is not None and (requests := self._services.request_log) is not None:

@@ -11,7 +11,7 @@ from fastapi.responses import Response
 from dynamo.frontend.console.paths import is_served, wants_html
 from dynamo.frontend.console.routes import page as page_of_console
 from dynamo.frontend.health import health
-from dynamo.frontend.http.guard import DETAILS
+from dynamo.frontend.http.guard import DETAILS, ON_SYSTEM_PORT, is_private
 from dynamo.frontend.metrics import CONTENT_TYPE
 from dynamo.frontend.responses.cold_replies import json_reply
 from dynamo.frontend.routes.docs_page import HEADERS, page
@@ -51,9 +51,12 @@ def system_router(services: Services) -> APIRouter:
         return json_reply({"status": "live", "message": "Service is live"})
 
     @router.get("/metrics")
-    async def get_metrics() -> Response:
-        """Return the metrics in Prometheus' text format."""
-        return Response(services.metrics.text(), headers={"content-type": CONTENT_TYPE})
+    async def get_metrics(request: Request) -> Response:
+        """Return the metrics in Prometheus' text format; what tenants used, on the system port only."""
+        text = services.metrics.text()
+        if is_private(request.scope) or getattr(request.state, ON_SYSTEM_PORT, False):
+            text += services.tenants.text()
+        return Response(text, headers={"content-type": CONTENT_TYPE})
 
     @router.get("/docs", include_in_schema=False)
     async def get_docs(request: Request) -> Response:

@@ -127,7 +127,8 @@ class ApiKeys(Fields):
         min_length=1,
         max_length=253,
         pattern=r"^[-._a-zA-Z0-9]+$",
-        description="Key in the Secret: a file with a key on each line, which is read again when it changes.",
+        description="Key in the Secret: a file with a key on each line (`KEY`, or `KEY tenant=NAME`), which is read "
+        "again when it changes.",
     )
 
 
