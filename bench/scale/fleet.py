@@ -19,7 +19,7 @@ from bench.sides import MODEL, get
 PROBE: Final = "probe"
 """The model of the engine that answers at once."""
 _READY: Final = b"ready "
-_START_SECONDS: Final = 300.0
+START_SECONDS: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def start_frontend(
 def start_fleet(servers: Servers, fleet: Fleet, model: Path, env: Mapping[str, str], role: str = "worker") -> set[str]:
     """Start it and wait until every frontend can route to all of it; the ids of its instances."""
     outputs = [servers.start(role, fleet.command(model), env) for _ in range(fleet.processes)]
-    wait_for(f"{fleet.size} workers", lambda: len(ids(outputs)) >= fleet.size, servers, _START_SECONDS)
+    wait_for(f"{fleet.size} workers", lambda: len(ids(outputs)) >= fleet.size, servers, START_SECONDS)
     return ids(outputs)
 
 

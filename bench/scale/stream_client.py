@@ -30,8 +30,6 @@ class Held:
 class Counted(Times):
     """What was seen of the streams, and when the first of them ended."""
 
-    lost = 0
-    """Those that broke off without an answer's end."""
     ended = float("inf")
 
 
@@ -71,7 +69,6 @@ async def _stream(held: Held, number: int, began: float, times: Counted) -> None
         _, connection = await loop.create_connection(lambda: Connection(task), *task.address)
         await connection.ask(task.request(task.prompts[number]), times)
     except (OSError, TimeoutError) as error:
-        times.lost += 1
         times.faults.append(f"stream {number}: {error!r}")
     finally:
         times.ended = min(times.ended, time.perf_counter())
@@ -82,7 +79,7 @@ async def _stream(held: Held, number: int, began: float, times: Counted) -> None
 async def _say_open(streams: list[asyncio.Task[None]], times: Counted) -> None:
     while True:
         await asyncio.sleep(_LOOK_SECONDS)
-        if len(times.first) >= len(streams) - times.lost or all(stream.done() for stream in streams):
+        if len(times.first) >= len(streams) - len(times.faults) or all(stream.done() for stream in streams):
             break
     print("open", flush=True)
 

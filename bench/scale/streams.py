@@ -35,6 +35,8 @@ STEP_MS: Final = 5.74
 """What a mocker's step takes whose cache is empty."""
 KB_BAR, LIVE_BAR_MS, FIRST_BAR_MS = 25.0, 20.0, 50.0
 MARGIN_SECONDS: Final = 15.0
+SPARE: Final = 64
+"""Requests that a frontend may have beside the streams; its own default is 8,192 in all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +161,8 @@ def run(options: Options) -> int:
     model = model_folder()
     with tempfile.TemporaryDirectory(prefix="bench-streams-") as folder, Servers(Path(folder)) as servers:
         env = our_variables(servers)
-        url = start_frontend(servers, env, ("--router-mode", "round-robin", *options.frontend_options))
+        room = f"--max-concurrent-requests={options.streams + SPARE}"
+        url = start_frontend(servers, env, ("--router-mode", "round-robin", room, *options.frontend_options))
         start_probe(servers, model, env)
         start_fleet(servers, fleet(options.streams), model, env)
         first_rss = float(hold(servers, url, options, 1, 0.0)["rss_mb"])

@@ -18,11 +18,14 @@ from e2e.cluster.releases import install
 from e2e.images import earlier
 from e2e.kind.places import REPOSITORY
 from e2e.namespace.namespace import Namespace
+from e2e.namespace.pipelines import Object
 from e2e.traffic.busy import NAME, Note, load, mocker, serve, uids, wait_rolled
 from e2e.traffic.traffic import traffic
 
 CRD = "crds/dynamo.dev_dynamopipelines.yaml"
 WHAT = ("charts", "crds")
+FRONTEND: Object = {"replicas": 2, "migrationLimit": 3, "workerWaitTimeoutSeconds": 30}
+"""As the production checklist has it."""
 GIT_SECONDS = 60
 SETTLED_SECONDS = 10.0
 ALIKE = (
@@ -83,7 +86,7 @@ def test_another_release_and_back(
     record_property("the release before", earlier.commit()[:12])
     with operator_down(platform), definition(namespace, before / CRD):
         install(namespace, *ALIKE, *earlier.VALUES, chart=before / "charts" / CHART.name)
-        serve(namespace, mocker(replicas=2), frontend={"replicas": 2})
+        serve(namespace, mocker(replicas=2), frontend=FRONTEND)
         with load(namespace) as both:
             for folder, images in ((REPOSITORY, ()), (before, earlier.VALUES)):
                 workers, frontends = uids(namespace), uids(namespace, "frontend")

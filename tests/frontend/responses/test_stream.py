@@ -6,7 +6,15 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from dynamo.frontend.responses.stream import BUFFER_LIMIT, BatchWriter, Headers, PlainWire, ResponseStream
+from dynamo.frontend.responses.stream import (
+    BUFFER_LIMIT,
+    LOOKED_AFTER,
+    TURN_SECONDS,
+    BatchWriter,
+    Headers,
+    PlainWire,
+    ResponseStream,
+)
 
 
 class Client:
@@ -259,6 +267,41 @@ def test_one_flush_per_client_and_batch() -> None:
             now[0] += 0.5
         assert [m.get("body") for m in client.got] == [None, b"ttt", b"ttt"]
         assert meter.gaps == [(0.5, 2)]
+
+    run(case)
+
+
+def test_a_long_batch_is_written_in_turns() -> None:
+    """Others have the loop after milliseconds; what comes meanwhile leaves with what waits, each once and whole."""
+
+    async def case(client: Client) -> None:
+        pending: list[Callable[[], None]] = []
+        now = [0.0]
+
+        def clock() -> float:
+            now[0] += TURN_SECONDS * 0.7
+            return now[0]
+
+        writer = BatchWriter(pending.append, clock)
+        clients = [Client() for _ in range(5 * LOOKED_AFTER)]
+        outputs = [ResponseStream(c.send, c, stall_seconds=1) for c in clients]
+        for output in outputs:
+            output.append(b"a")
+            writer.touch(output)
+        turns = 0
+        while pending:
+            assert len(pending) == 1
+            pending.pop()()
+            turns += 1
+            if turns == 1:
+                written = sum(c.body == b"a" for c in clients)
+                for output in (outputs[0], outputs[-1]):
+                    output.append(b"b")
+                    writer.touch(output)
+        assert LOOKED_AFTER <= written < len(clients)
+        assert turns >= 3
+        assert {c.body for c in clients[1:-1]} == {b"a"}
+        assert [clients[0].body, clients[-1].body] == [b"ab", b"ab"]
 
     run(case)
 

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import os
 import socket
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -20,7 +21,7 @@ from dynamo.runtime.request_plane.early_frames import ENOUGH
 from dynamo.runtime.request_plane.peer import Peer, Peers
 from dynamo.runtime.request_plane.server import from_generator
 from dynamo.runtime.request_plane.wire import VERSION, Hello, Item, StepFrame, encoder
-from dynamo.runtime.transport.local_stream import FrameStream, Listener, connect
+from dynamo.runtime.transport.local_stream import FrameStream, Listener, ReadingTime, connect
 
 
 async def linked(world: Any, reader: Any, until: Any, handler: Any) -> tuple[Any, Any, Any]:
@@ -331,3 +332,36 @@ async def test_frames_arrive_whatever_their_cut(until: Any) -> None:
         got.clear()
     stream.close()
     theirs.close()
+
+
+async def test_much_that_comes_at_once_is_read_in_turns(until: Any) -> None:
+    """Frames of many workers share a few milliseconds of each turn; each stream's stay in order, and none is lost."""
+    reading, read, opened = ReadingTime(0.003, time.monotonic), list[tuple[int, int]](), list[FrameStream]()
+
+    def take(stream: int, frame: bytes) -> None:
+        time.sleep(0.001)
+        read.append((stream, int(frame)))
+
+    def on_open(stream: FrameStream) -> None:
+        stream.reading = reading
+        stream.on_frame = functools.partial(take, len(opened))
+        opened.append(stream)
+
+    name = os.urandom(16).hex()
+    listener = await Listener.at(name, 1 << 16, on_open)
+    senders = [await connect(name, 1 << 16) for _ in range(4)]
+    await until("all are open", lambda: len(opened) == len(senders))
+    for number in range(25):
+        for sender in senders:
+            assert sender.send(b"%d" % number)
+    turns = 0
+    while len(read) < 100:
+        turns += 1
+        await asyncio.sleep(0)
+    assert turns >= 100 / 4 / 2, "a turn has three of them, and the one that is over the time"
+    for stream in range(4):
+        assert [number for of, number in read if of == stream] == list(range(25))
+    for sender in senders:
+        sender.close()
+    await until("all have ended", lambda: not any(stream.open for stream in opened))
+    listener.close()

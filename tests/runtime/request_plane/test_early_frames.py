@@ -89,6 +89,7 @@ class Held:
 
     def __init__(self) -> None:
         self.calls: list[str] = []
+        self.waits = False
 
     def pause(self) -> None:
         self.calls.append("pause")
@@ -113,6 +114,24 @@ def test_a_stream_is_held_up_while_enough_waits() -> None:
     assert held.calls == ["pause", "resume"] * 2
     client.inbox.unlink(2.0)
     assert client.inbox.early.flow is None
+
+
+def test_what_waits_for_its_turn_is_not_lost() -> None:
+    """Frames that came, and that a busy client hasn't read yet, are neither a gap nor what a pong says is missing."""
+    client, held = Client(), Held()
+    client.inbox.link(0, held)
+    client.frame(1)
+    held.waits = True
+    client.frame(3)
+    client.inbox.pong(Pong(seq=9, streams=[1]), 0.1, 0.1)
+    client.inbox.tick(0.1 + SETTLE)
+    client.inbox.tick(0.1 + 3 * SETTLE)
+    assert (client.items, client.ends) == ([1], [])
+    client.frame(2, 0.1 + 3 * SETTLE)
+    held.waits = False
+    assert client.items == [1, 2, 3]
+    client.inbox.tick(0.1 + 4 * SETTLE)
+    assert [end and end.code for end in client.ends] == ["incomplete"], "what the pong named never came"
 
 
 def test_each_missing_frame_has_its_own_wait() -> None:

@@ -23,6 +23,10 @@ BUFFER_LIMIT: Final = 1024 * 1024
 """Bytes that may wait for a slow client before it is cut off: some 4,000 tokens, behind what the kernel holds."""
 CLIENT_STALL: Final = "client_stall"
 CLIENT_BUFFER: Final = "client_buffer"
+TURN_SECONDS: Final = 0.003
+"""Of writing, before others have their turn."""
+LOOKED_AFTER: Final = 64
+"""Writes between two looks at the clock: a millisecond or two."""
 _DONE: Final = object()
 
 
@@ -229,10 +233,16 @@ class ResponseStream:
 
 
 class BatchWriter:
-    """Flushes every response that got bytes during a batch, once, when the batch is over."""
+    """Flushes every response that got bytes during a batch, once, when the batch is over.
+
+    A write is a system call. Thousands of streams that get tokens at once would keep the loop for tenths of a second,
+    so the rest of a long batch waits for the loop's next turn: what came meanwhile is read before.
+    """
 
     def __init__(self, after_batch: Callable[[Callable[[], None]], None], clock: Callable[[], float]) -> None:
         self._after_batch, self._clock = after_batch, clock
+        self._first: list[ResponseStream] = []
+        """Those that have sent nothing yet: a first token waits for nobody else's next one."""
         self._dirty: list[ResponseStream] = []
 
     def touch(self, output: ResponseStream) -> None:
@@ -240,28 +250,39 @@ class BatchWriter:
         if output.dirty:
             return
         output.dirty = True
-        if not self._dirty:
+        if not (self._dirty or self._first):
             self._after_batch(self._flush)
-        self._dirty.append(output)
+        (self._dirty if output.started else self._first).append(output)
 
     def _flush(self) -> None:
-        """Write to everybody; one client's failure is that client's."""
-        dirty, self._dirty = self._dirty, []
-        now = self._clock()
-        meter, last, count = None, 0.0, 0
-        for output in dirty:
-            # Streams of one engine step were written together before, so they come in runs with one gap.
-            if output.last_write != last or output.meter is not meter:
-                _count_gap(meter, now, last, count)
-                meter, last, count = output.meter, output.last_write, 0
-            count += 1
-            output.last_write = now
-            try:
-                output.flush()
-            except Exception:  # whatever a transport raises must not take the other clients' tokens with it
-                log.warning("a client can't be written to", exc_info=True)
-                output.cut_off()
-        _count_gap(meter, now, last, count)
+        """Write to everybody, for a turn's time; one client's failure is that client's."""
+        dirty = [*self._first, *self._dirty]
+        self._first, self._dirty = [], []
+        began = now = self._clock()
+        for begin in range(0, len(dirty), LOOKED_AFTER):
+            if now - began > TURN_SECONDS:
+                self._dirty = [*dirty[begin:], *self._dirty]
+                self._after_batch(self._flush)
+                return
+            _write(dirty[begin : begin + LOOKED_AFTER], now)
+            now = self._clock()
+
+
+def _write(outputs: list[ResponseStream], now: float) -> None:
+    meter, last, count = None, 0.0, 0
+    for output in outputs:
+        # Streams of one engine step were written together before, so they come in runs with one gap.
+        if output.last_write != last or output.meter is not meter:
+            _count_gap(meter, now, last, count)
+            meter, last, count = output.meter, output.last_write, 0
+        count += 1
+        output.last_write = now
+        try:
+            output.flush()
+        except Exception:  # whatever a transport raises must not take the other clients' tokens with it
+            log.warning("a client can't be written to", exc_info=True)
+            output.cut_off()
+    _count_gap(meter, now, last, count)
 
 
 def _count_gap(meter: Any, now: float, last: float, count: int) -> None:

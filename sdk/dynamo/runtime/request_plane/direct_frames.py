@@ -22,7 +22,7 @@ from dynamo.runtime.process.tasks import TaskOwner
 from dynamo.runtime.request_plane.inbox import Inbox
 from dynamo.runtime.request_plane.peer import Peer
 from dynamo.runtime.request_plane.wire import UNREADABLE, VERSION, Hello, decode_hello, encoder
-from dynamo.runtime.transport.local_stream import AVAILABLE, FrameStream, Listener, connect
+from dynamo.runtime.transport.local_stream import AVAILABLE, FrameStream, Listener, ReadingTime, connect
 
 _log = logging.getLogger(__name__)
 
@@ -30,6 +30,8 @@ MOST_LINKS: Final = 256
 """Streams of one process; further workers or clients use the bus."""
 MOST_GREETING: Final = 32
 """Connections that haven't proved yet whose they are."""
+READING: Final = 0.005
+"""Seconds of one turn of the loop in which frames are handled, whoever sent them."""
 GREETING: Final = 1.0
 """Seconds that the proofs may take."""
 VALID: Final = 10.0
@@ -66,6 +68,7 @@ class DirectReceiver:
         """The last offer to each worker, and when it was made; it is used up by an empty secret."""
         self._links: dict[Inbox, FrameStream] = {}
         self._greeting: dict[FrameStream, asyncio.TimerHandle] = {}
+        self._reading = ReadingTime(READING, clock)
 
     def __len__(self) -> int:
         return len(self._links)
@@ -137,6 +140,7 @@ class DirectReceiver:
         self._offers[inbox] = b"", made
         stream.most = self._max_frame()
         stream.on_frame = functools.partial(self._on_frame, inbox)
+        stream.reading = self._reading
         stream.on_closed = functools.partial(self._on_closed, inbox)
         self._links[inbox] = stream
         inbox.link(hello.sent, stream)

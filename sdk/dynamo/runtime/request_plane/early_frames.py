@@ -22,6 +22,10 @@ OVERLAP: Final = 1.0
 class Flow(Protocol):
     """A stream of frames that can be held up. `resume` must not bring a frame before it has returned."""
 
+    @property
+    def waits(self) -> bool:
+        """Tell whether it is held up, or has frames that wait for their turn."""
+
     def pause(self) -> None: ...
 
     def resume(self) -> None: ...
@@ -50,8 +54,8 @@ class EarlyFrames:
 
     @property
     def held(self) -> bool:
-        """Tell whether the stream is held up: what is missing then is the bus's, and the stream has what follows."""
-        return self._paused
+        """Tell whether the stream may have frames that nobody has taken yet."""
+        return self._paused or (self.flow is not None and self.flow.waits)
 
     def unlink(self, now: float) -> None:
         """Note that the stream has ended."""
@@ -83,8 +87,11 @@ class EarlyFrames:
         return frame
 
     def overdue(self, now: float, seconds: float) -> int | None:
-        """Return the last of the awaited numbers once they have been missing for so long."""
-        if self.since is None or now - self.since < seconds:
+        """Return the last of the awaited numbers once they have been missing for so long.
+
+        Where the stream waits for its turn, they may be there; where it is held up from here, they are the bus's.
+        """
+        if self.since is None or now - self.since < seconds or (self.held and not self._paused):
             return None
         return min(self.frames) - 1 if self.frames else self.claimed
 

@@ -26,6 +26,28 @@ _PREFIX: Final = "\0dynamo-"
 _CREDENTIALS: Final = struct.Struct("3i")
 
 
+class ReadingTime:
+    """How long frames may be handled in one turn of the loop, over all streams; what is left waits for the next turn.
+
+    Else all that hundreds of workers send at once would be handled before anybody else's turn.
+    """
+
+    def __init__(self, seconds: float, clock: Callable[[], float]) -> None:
+        self._seconds, self._clock = seconds, clock
+        self._until: float | None = None
+
+    def is_over(self) -> bool:
+        """Tell whether this turn's time has passed; who asks first in a turn begins it."""
+        if self._until is None:
+            self._until = self._clock() + self._seconds
+            asyncio.get_running_loop().call_soon(self._begin_anew)
+            return False
+        return self._clock() >= self._until
+
+    def _begin_anew(self) -> None:
+        self._until = None
+
+
 class FrameStream(asyncio.Protocol):
     """One connection. `on_frame` is called in the very call that brings the bytes, in order; it must not raise."""
 
@@ -36,6 +58,8 @@ class FrameStream(asyncio.Protocol):
         """With more than that unread by the other side, `send` hangs up."""
         self.on_frame: Callable[[bytes], None] = _ignore
         self.on_closed: Callable[[], None] = _nothing
+        self.reading: ReadingTime | None = None
+        """Shared with other streams; None: frames are handled when they come."""
         self._on_open = on_open
         self._transport: asyncio.Transport | None = None
         self._parts: list[bytes] = []
@@ -47,6 +71,11 @@ class FrameStream(asyncio.Protocol):
     @property
     def open(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
+
+    @property
+    def waits(self) -> bool:
+        """Tell whether something that came, or may have come, hasn't been handled."""
+        return self._paused
 
     def send(self, frame: bytes) -> bool:
         """Write one frame; False where the connection is gone, or ends since nobody reads what was sent."""
@@ -128,6 +157,9 @@ class FrameStream(asyncio.Protocol):
     def _read(self, data: bytes) -> None:
         at, size = 0, len(data)
         while self.open and at < size:
+            if not self._paused and self.reading is not None and self.reading.is_over():
+                self.pause()
+                self.resume()
             if self._paused:
                 self._parts.append(data[at:])
                 return
