@@ -3,6 +3,8 @@
 How long a new frontend takes to see them all, what everybody uses while nothing happens, how large `/health` and
 `/metrics` are, and what happens when all of them are killed and started anew under requests. Bars stand beside the
 figures; nothing is asserted but that no request fails once the frontend has settled.
+
+On two slow cores a thousand weren't all ready after five minutes (docs/design/next.md); `ARGS="--workers 50"` works.
 """
 
 from __future__ import annotations

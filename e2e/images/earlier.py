@@ -30,7 +30,7 @@ VALUES = (
 )  # fmt: skip
 """With which a chart asks for its images."""
 _VERSION = re.compile(r"v\d+\.\d+\.\d+")
-_CHARTS = ("charts", "crds")
+CHARTS = ("charts", "crds")
 _FORMAT = 1
 """Counts changes of how an archive is written."""
 _OTHER_NAMES = ("repositories", "oci-layout", "index.json")
@@ -53,12 +53,11 @@ def commit() -> str:
     return found
 
 
-def charts(folder: Path) -> Path:
-    """Its charts and CRD, written into `folder`."""
+def charts(folder: Path, of: str) -> Path:
+    """The charts and the CRD of a commit, written into `folder`."""
     archive = subprocess.run(
-        ["git", "-C", str(REPOSITORY), "archive", commit(), *_CHARTS], capture_output=True, timeout=_GIT_SECONDS,
-        check=True,
-    )  # fmt: skip
+        ["git", "-C", str(REPOSITORY), "archive", of, *CHARTS], capture_output=True, timeout=_GIT_SECONDS, check=True
+    )
     with tarfile.open(fileobj=BytesIO(archive.stdout)) as files:
         files.extractall(folder, filter="data")
     return folder

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import subprocess
-import tarfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,13 +14,13 @@ from e2e.cluster.outage import operator_down
 from e2e.cluster.releases import install
 from e2e.images import earlier
 from e2e.kind.places import REPOSITORY
+from e2e.kind.steps import run
 from e2e.namespace.namespace import Namespace
 from e2e.namespace.pipelines import Object
 from e2e.traffic.busy import NAME, Note, load, mocker, serve, uids, wait_rolled
 from e2e.traffic.traffic import traffic
 
 CRD = "crds/dynamo.dev_dynamopipelines.yaml"
-WHAT = ("charts", "crds")
 FRONTEND: Object = {"replicas": 2, "migrationLimit": 3, "workerWaitTimeoutSeconds": 30}
 """As the production checklist has it."""
 GIT_SECONDS = 60
@@ -82,8 +79,9 @@ def test_another_release_and_back(
     namespace: Namespace, platform: Platform, record_property: Note, tmp_path: Path
 ) -> None:
     """All images change, both ways; frontends and workers of both releases serve beside each other meanwhile."""
-    before = earlier.charts(tmp_path)
-    record_property("the release before", earlier.commit()[:12])
+    of = earlier.commit()
+    before = earlier.charts(tmp_path, of)
+    record_property("the release before", of[:12])
     with operator_down(platform), definition(namespace, before / CRD):
         install(namespace, *ALIKE, *earlier.VALUES, chart=before / "charts" / CHART.name)
         serve(namespace, mocker(replicas=2), frontend=FRONTEND)
@@ -112,17 +110,6 @@ def definition(namespace: Namespace, file: Path) -> Iterator[None]:
 
 def before_the_last_change(folder: Path) -> Path:
     """Charts and CRD as they were before the last commit that changed them."""
-    last = _git("log", "-1", "--format=%H", "--", *WHAT).decode().strip()
+    last = run(["git", "-C", REPOSITORY, "log", "-1", "--format=%H", "--", *earlier.CHARTS], seconds=GIT_SECONDS)
     assert last, "this scenario needs the repository's history, where the charts of another commit are"
-    with tarfile.open(fileobj=io.BytesIO(_git("archive", f"{last}^", *WHAT))) as archive:
-        archive.extractall(folder, filter="data")
-    return folder
-
-
-def _git(*words: str) -> bytes:
-    command = ["git", "-C", str(REPOSITORY), *words]
-    try:
-        done = subprocess.run(command, capture_output=True, timeout=GIT_SECONDS, check=False)
-    except FileNotFoundError:
-        return b""
-    return done.stdout if done.returncode == 0 else b""
+    return earlier.charts(folder, f"{last.strip()}^")
