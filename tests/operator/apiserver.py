@@ -240,7 +240,7 @@ class ApiServer:
                 self.remove(kind, name, namespace)
             elif kind == "Deployment":
                 number = entry["spec"]["replicas"]
-                status = {"readyReplicas": number, "updatedReplicas": number, "replicas": number}
+                status = dict.fromkeys(("readyReplicas", "updatedReplicas", "availableReplicas", "replicas"), number)
                 status["observedGeneration"] = entry["metadata"].get("generation", 0)
                 if entry.get("status") != status:
                     self.put({**entry, "status": status}, namespace)

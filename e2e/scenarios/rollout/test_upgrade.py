@@ -97,6 +97,29 @@ def test_another_release_and_back(
         namespace.kubectl("delete", f"dp/{NAME}", "--wait=true")
 
 
+@pytest.mark.alone
+@pytest.mark.full
+@pytest.mark.timeout(1200)
+def test_another_release_while_no_request_may_wait_for_a_worker(
+    namespace: Namespace, platform: Platform, record_property: Note, tmp_path: Path
+) -> None:
+    """NATS is replaced first; workers and frontends follow once it is back, so that there always is a worker."""
+    of = earlier.commit()
+    before = earlier.charts(tmp_path, of)
+    with operator_down(platform), definition(namespace, before / CRD):
+        install(namespace, *ALIKE, *earlier.VALUES, chart=before / "charts" / CHART.name)
+        serve(namespace, mocker(replicas=2), frontend={"replicas": 2, "migrationLimit": 3})
+        workers, frontends = uids(namespace), uids(namespace, "frontend")
+        with load(namespace) as both:
+            namespace.cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(REPOSITORY / CRD))
+            install(namespace, *ALIKE, chart=REPOSITORY / "charts" / CHART.name)
+            wait_rolled(namespace, workers)
+            wait_rolled(namespace, frontends, "frontend")
+            time.sleep(SETTLED_SECONDS)
+        both.judge(record_property)
+        namespace.kubectl("delete", f"dp/{NAME}", "--wait=true")
+
+
 @contextmanager
 def definition(namespace: Namespace, file: Path) -> Iterator[None]:
     """Another CRD inside; ours afterwards."""

@@ -239,12 +239,15 @@ def test_a_pipeline_with_a_nats_of_its_own_needs_none() -> None:
 
 
 def test_switched_on_and_off_every_pod_moves() -> None:
-    """As any other rollout; what was made stays until its pipelines go."""
+    """As any other rollout, once the namespace's NATS serves; what was made stays until its pipelines go."""
 
     async def case(bench: Bench) -> None:
         await bench.reconcile()
         before = bench.server.names("StatefulSet")
         bench.start(SERVER)
+        await bench.reconcile()
+        assert bench.one("Deployment")["status"]["availableReplicas"] == 1
+        assert bench.server.names("StatefulSet") == before
         await bench.reconcile()
         moved = bench.server.names("StatefulSet")
         assert set(moved) - set(before)

@@ -154,7 +154,14 @@ class ObjectStore:
 _NOBODY: frozenset[Key] = frozenset()
 _METADATA = ("name", "namespace", "uid", "generation", "labels", "annotations", "ownerReferences", "deletionTimestamp")
 _STATUS: Mapping[str, tuple[str, ...]] = {
-    "Deployment": ("observedGeneration", "replicas", "readyReplicas", "updatedReplicas", "conditions"),
+    "Deployment": (
+        "observedGeneration",
+        "replicas",
+        "readyReplicas",
+        "updatedReplicas",
+        "availableReplicas",
+        "conditions",
+    ),
     "Service": ("loadBalancer",),
     "Ingress": ("loadBalancer",),
     "Pod": (
@@ -167,7 +174,7 @@ _STATUS: Mapping[str, tuple[str, ...]] = {
         "resourceClaimStatuses",
     ),
 }
-"""What `observe` and `frontend_url` read; the other kinds' statuses aren't read."""
+"""What `observe`, `rollout_hold` and `frontend_url` read; the other kinds' statuses aren't read."""
 _OF_CONTAINERS = ("initContainerStatuses", "containerStatuses")
 _CONTAINER = ("name", "ready", "started", "state", "lastState")
 

@@ -27,6 +27,8 @@ CONFIG: Final = "nats.conf"
 PORT, MONITOR_PORT, ROUTES_PORT = 4222, 8222, 6222
 SETTLE_SECONDS: Final = 5
 """After a server is Ready and before the next one is replaced: clients and routes come back."""
+ALONE_SECONDS: Final = 10
+"""After a server that is alone is Ready and before rollouts go on: clients come back, and their pods say so."""
 CONFIG_DIGEST: Final = "dynamo.dev/config"
 """On the pod: another configuration, trust or certificate is another pod."""
 
@@ -163,13 +165,14 @@ def _deployment(server: NatsServer, namespace: str, data: Mapping[str, bytes], c
     spec: Manifest = {
         "replicas": server.replicas,
         "revisionHistoryLimit": 1,
+        "minReadySeconds": SETTLE_SECONDS if server.clustered else ALONE_SECONDS,
         "strategy": {"type": "Recreate"},
         "selector": {"matchLabels": selector()},
     }
     if server.clustered:
         pod.setdefault("affinity", _apart())
         rolling = {"maxUnavailable": 1, "maxSurge": 0}
-        spec |= {"strategy": {"type": "RollingUpdate", "rollingUpdate": rolling}, "minReadySeconds": SETTLE_SECONDS}
+        spec["strategy"] = {"type": "RollingUpdate", "rollingUpdate": rolling}
     spec["template"] = {"metadata": metadata, "spec": pod}
     return {**_head(namespace, "apps/v1", "Deployment"), "spec": spec}
 

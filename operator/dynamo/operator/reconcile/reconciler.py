@@ -31,6 +31,7 @@ from dynamo.operator.cluster.objects import (
 )
 from dynamo.operator.cluster.observe import Observed, observe, why_not
 from dynamo.operator.cluster.pipeline_cache import PipelineCache
+from dynamo.operator.cluster.rollout_hold import nats_serves, without_rollouts
 from dynamo.operator.cluster.writes import Change
 from dynamo.operator.credentials.etcd_users import Owner
 from dynamo.operator.credentials.pipeline_access import Access, NoAccess
@@ -276,7 +277,7 @@ class _Reconciliation:
         else:
             # Not after the work: without a condition, kstatus and Argo CD would take the object for done.
             first = self._write_status(status_of(comparison.observed, previous=self._status))
-            trouble, _ = await gathered([self._write_changes(context, comparison.todo), first])
+            trouble, _ = await gathered([self._write_changes(context, comparison), first])
         new_status = status_of(
             since(comparison.observed, comparison.todo, self._writer.deployment), previous=self._status, trouble=trouble
         )
@@ -300,7 +301,7 @@ class _Reconciliation:
     ) -> Trouble | None:
         """Write the changes; report an edit as observed also while the API server fails at what follows from it."""
         try:
-            return await self._write_changes(context, comparison.todo)
+            return await self._write_changes(context, comparison)
         except ApiError:
             new_status = status_of(
                 since(comparison.observed, comparison.todo, self._writer.deployment), previous=self._status
@@ -337,8 +338,15 @@ class _Reconciliation:
         todo = changes(pipeline, plan=wanted, cluster=cluster, live=everything, sets=observed.sets)
         return _Comparison(wanted, observed, todo, everything)
 
-    async def _write_changes(self, context: RenderContext, todo: Sequence[Change]) -> Trouble | None:
-        return await self._admitted(context) or await self._writer.write_all(todo)
+    async def _write_changes(self, context: RenderContext, comparison: _Comparison) -> Trouble | None:
+        return await self._admitted(context) or await self._writer.write_all(await self._due(context, comparison))
+
+    async def _due(self, context: RenderContext, comparison: _Comparison) -> list[Change]:
+        """Return what may be written now: no rollout while the namespace's NATS is away, as after a write of it."""
+        nats = await self._access.servers.live(context.pipeline, self._namespace, self._reader)
+        if nats is None or nats_serves(nats):
+            return comparison.todo
+        return without_rollouts(comparison.todo, comparison.wanted, comparison.live)
 
     async def _admitted(self, context: RenderContext) -> Trouble | None:
         """Write the pipeline's own credentials before everything that needs them."""
