@@ -26,7 +26,8 @@ class BenchError(Exception):
 
 
 def ended(work: Callable[[], int]) -> int:
-    """Carry out a benchmark; its exit status, or that of a mistake (1, after a sentence) or of Ctrl-C."""
+    """Carry out a benchmark; its exit status, or that of a mistake (1, after a sentence), of Ctrl-C or of SIGTERM."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return work()
     except (BenchError, ValueError) as error:

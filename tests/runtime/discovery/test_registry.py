@@ -10,7 +10,11 @@ import pytest
 from tests.runtime.registries import KEY, PATH, Log, Site, play, watching
 from tests.waiting import until
 
+from dynamo.runtime.discovery.lease import GAP_MOST, write_gap
+from dynamo.runtime.discovery.membership import Instance, encode_instance
+from dynamo.runtime.discovery.memory import MemoryStore
 from dynamo.runtime.discovery.registry import IdTaken
+from dynamo.runtime.endpoint import LEAVE_LIMIT
 from dynamo.runtime.errors import CannotConnect
 from dynamo.runtime.names import EndpointPath, InstanceKey, client_key, instance_key
 from dynamo.runtime.transport.bus import Verdict
@@ -165,6 +169,27 @@ def test_the_client_key_is_written_at_most_ten_times_a_second() -> None:
             await asyncio.sleep(0.005)
         await until("the last one is written", lambda: site.client_record(1)["failed"] == {"5": "49"})
         assert 2 <= site.world.revision - before <= 8
+
+    play(case)
+
+
+def test_a_client_of_many_instances_writes_its_key_less_often() -> None:
+    """Each instance reads each of those writes, and a leaving one waits a second for them at most."""
+    assert [write_gap(instances) for instances in (0, 200, 1000, 100_000)] == [0.1, 0.1, 0.5, 0.5]
+    assert GAP_MOST <= LEAVE_LIMIT / 2
+
+    async def case(site: Site) -> None:
+        others = [InstanceKey(PATH, 100 + number) for number in range(1000)]
+        store = MemoryStore(site.world)
+        for key in others:
+            await store.put(instance_key(key), encode_instance(Instance(**PATH._asdict(), id=key.id, nonce="n")))
+        view = await watching(site.registry(1), "frontend")
+        before = site.world.revision
+        for turn in range(60):
+            view.failed(others[0], str(turn))
+            await asyncio.sleep(0.01)
+        await until("the last one is written", lambda: site.client_record(1)["failed"] == {"100": "59"})
+        assert site.world.revision - before <= 4
 
     play(case)
 

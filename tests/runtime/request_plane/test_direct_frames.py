@@ -21,7 +21,7 @@ from dynamo.runtime.request_plane.early_frames import ENOUGH
 from dynamo.runtime.request_plane.peer import Peer, Peers
 from dynamo.runtime.request_plane.server import from_generator
 from dynamo.runtime.request_plane.wire import VERSION, Hello, Item, StepFrame, encoder
-from dynamo.runtime.transport.local_stream import FrameStream, Listener, ReadingTime, connect
+from dynamo.runtime.transport.local_stream import SHORT, FrameStream, Listener, ReadingTime, connect
 
 
 async def linked(world: Any, reader: Any, until: Any, handler: Any) -> tuple[Any, Any, Any]:
@@ -362,6 +362,35 @@ async def test_much_that_comes_at_once_is_read_in_turns(until: Any) -> None:
     for stream in range(4):
         assert [number for of, number in read if of == stream] == list(range(25))
     for sender in senders:
+        sender.close()
+    await until("all have ended", lambda: not any(stream.open for stream in opened))
+    listener.close()
+
+
+async def test_a_short_frame_does_not_wait_behind_long_ones(until: Any) -> None:
+    """The first token of a request comes while forty engines' steps wait for their turns."""
+    reading, read, opened = ReadingTime(0.004, time.monotonic), list[int](), list[FrameStream]()
+
+    def take(frame: bytes) -> None:
+        time.sleep(0.001)
+        read.append(len(frame))
+
+    def on_open(stream: FrameStream) -> None:
+        stream.reading, stream.on_frame = reading, take
+        opened.append(stream)
+
+    name = os.urandom(16).hex()
+    listener = await Listener.at(name, 1 << 16, on_open)
+    *engines, one = [await connect(name, 1 << 16) for _ in range(9)]
+    await until("all are open", lambda: len(opened) == 9)
+    for engine in engines:
+        for _ in range(10):
+            assert engine.send(bytes(SHORT + 1))
+    await until("the first ones are read", lambda: len(read) >= 4)
+    assert one.send(b"token")
+    await until("all are read", lambda: len(read) == 81)
+    assert read.index(5) <= 24, "some turns later at most, of twenty"
+    for sender in (*engines, one):
         sender.close()
     await until("all have ended", lambda: not any(stream.open for stream in opened))
     listener.close()

@@ -65,6 +65,8 @@ _GROUPS: Final = {
     "Health and leaving": ("system_", "health_", "canary_", "graceful_"),
 }
 _READY_POLL: Final = 0.05
+_READY_POLL_MOST: Final = 0.5
+"""Hundreds of instances in one process that wait for a busy frontend must not keep it busy themselves."""
 _READY_LIMIT: Final = 120.0
 
 
@@ -254,10 +256,10 @@ def _task(work: Any) -> Any:
 
 async def _say_ready(runtime: DistributedRuntime, serving: Serving) -> None:
     """Print the `ready` line once every live frontend can route here; say what is missing after a while."""
-    waited = 0.0
+    waited, poll = 0.0, _READY_POLL
     while not (verdict := serving.served.readiness()).ready:
-        await asyncio.sleep(_READY_POLL)
-        waited += _READY_POLL
+        await asyncio.sleep(poll)
+        waited, poll = waited + poll, min(1.2 * poll, _READY_POLL_MOST)
         if waited >= _READY_LIMIT:
             waited = 0.0
             log.warning("not routable yet: %s", "; ".join(verdict.reasons))

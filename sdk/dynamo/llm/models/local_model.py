@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from dynamo.llm.model_card import ModelCard
+from dynamo.llm.tokenizer import load_tokenizer
+from dynamo.llm.tokenizer.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -17,3 +20,8 @@ class LocalModel:
     """By digest: what the worker serves to frontends."""
     path: Path | None = None
     """What the engine loads: the folder or the GGUF file."""
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """Return its tokenizer, opened once for all engines of a process. Slow the first time: ask in a thread."""
+        return load_tokenizer(self.card, self.files)

@@ -75,6 +75,11 @@ class InstanceView:
         return self._known.instances
 
     @property
+    def size(self) -> int:
+        """Return how many instances it knows, those that leave among them; cheaper than to ask for all of them."""
+        return self._known.size
+
+    @property
     def synced(self) -> bool:
         """Tell whether the first list is applied and the client's key written: requests may be sent."""
         return bool(self._known.epoch) and self.leased.written is not None

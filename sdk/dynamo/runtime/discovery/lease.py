@@ -2,8 +2,9 @@
 
 `registry` says what each key should hold; the keeper makes it so: it renews the lease,
 takes a new one where it was lost, writes again what an emptied store has lost, and
-batches what changes often (ten writes a second at most). Level-based: it compares what
-a key should hold with what was written, so that nothing is lost while etcd is away.
+batches what changes often (ten writes a second at most, two where a thousand instances
+read them: `write_gap`). Level-based: it compares what a key should hold with what was
+written, so that nothing is lost while etcd is away.
 """
 
 from __future__ import annotations
@@ -22,9 +23,18 @@ from dynamo.runtime.errors import CannotConnect, DynamoException
 
 GAP: Final = 0.1
 """Seconds between two writes of what changes often, at least."""
+GAP_MOST: Final = 0.5
+"""Half of what a leaving instance waits for the clients to have heard of it (`endpoint.LEAVE_LIMIT`)."""
+READS_PER_SECOND: Final = 2000
+"""What a client writes of itself is read by each instance: so many reads a second may one client cause."""
 RETRY: Final = 0.5
 
 log = logging.getLogger(__name__)
+
+
+def write_gap(instances: int) -> float:
+    """Return the seconds between two writes of a client that follows so many instances."""
+    return min(max(GAP, instances / READS_PER_SECOND), GAP_MOST)
 
 
 class IdTaken(DynamoException):
@@ -124,6 +134,8 @@ class LeaseKeeper:
     ) -> None:
         self._store, self._ttl, self._clock = store, ttl, clock
         self._on_replaced = on_replaced
+        self.gap = GAP
+        """Seconds between two writes, unless somebody waits for one."""
         self._keys: dict[str, LeasedKey] = {}
         self._lease: Lease | None = None
         self._wanted = False
@@ -161,7 +173,7 @@ class LeaseKeeper:
             began = self._clock()
             delay = await self._round()
             await self._woken(delay)
-            while not self._hurry and (rest := began + GAP - self._clock()) > 0:
+            while not self._hurry and (rest := began + self.gap - self._clock()) > 0:
                 self._wake.clear()
                 await self._woken(rest)
 

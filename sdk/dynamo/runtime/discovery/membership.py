@@ -152,6 +152,11 @@ class Membership:
         """
         return {key: known.instance for key, known in self._known.items() if not known.instance.draining}
 
+    @property
+    def size(self) -> int:
+        """Return how many it knows, those that drain or are unconfirmed among them."""
+        return len(self._known)
+
     def serves(self, key: InstanceKey) -> bool:
         """Tell whether it is one of `instances`."""
         known = self._known.get(key)

@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from dynamo.runtime.discovery.instance_view import InstanceListener, InstanceView
-from dynamo.runtime.discovery.lease import IdTaken, LeasedKey, LeaseKeeper
+from dynamo.runtime.discovery.lease import IdTaken, LeasedKey, LeaseKeeper, write_gap
 from dynamo.runtime.discovery.membership import (
     FRONTEND,
     Effect,
@@ -290,6 +290,7 @@ class Registry:
                 self._lease_keeper.recheck()
             elif isinstance(effect, Malformed):
                 log.warning("Ignoring the record %s in etcd: %s", effect.key, effect.reason)
+        self._lease_keeper.gap = write_gap(max((view.size for view in self._views.values()), default=0))
         self._lease_keeper.wake(now=now)
 
     def _replaced(self) -> None:

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from dynamo.llm import open_model
+from dynamo.llm import load_tokenizer, open_model
 from dynamo.llm.kv.block_hash import block_hashes, sequence_hashes
 from dynamo.llm.kv.messages import KvStep
+from dynamo.llm.models import local_model
 from dynamo.llm.protocols import CACHED_TOKENS, PreprocessedRequest, RoutingHints, StopConditions
 from dynamo.runtime.errors import EngineShutdown, InvalidArgument
 from dynamo.worker.engines.mocker.engine import Mocker
@@ -147,3 +148,21 @@ def test_a_death_of_one_rank_is_the_engines() -> None:
         assert sink.done.is_set()
 
     play(case)
+
+
+async def test_engines_of_one_process_open_its_tokenizer_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--num-workers 100` would take a minute, else."""
+    opened: list[Any] = []
+
+    def opening(*given: Any) -> Any:
+        opened.append(given)
+        return load_tokenizer(*given)
+
+    monkeypatch.setattr(local_model, "load_tokenizer", opening)
+    model = open_model(None, name="m")
+    engines = [Mocker(WorkerSettings(engine="mocker"), model) for _ in range(3)]
+    for engine in engines:
+        await engine.start()
+    for engine in engines:
+        await engine.stop()
+    assert len(opened) == 1

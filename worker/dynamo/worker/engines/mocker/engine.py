@@ -68,10 +68,8 @@ class Mocker:
         self._broken, self._vocabulary = "", 1
 
     async def start(self) -> EngineFacts:
-        from dynamo.llm import load_tokenizer
-
         await asyncio.sleep(self._arguments.startup_time)
-        tokenizer = await asyncio.to_thread(load_tokenizer, self._model.card, self._model.files)
+        tokenizer = await asyncio.to_thread(lambda: self._model.tokenizer)
         if self._arguments.images and self._arguments.embedding_dim is None:
             self._images = await asyncio.to_thread(traits_for, self._model)
         self._vocabulary = tokenizer.vocab_size
