@@ -8,9 +8,11 @@ import json
 from random import Random
 from typing import Any, Final
 
+import httpx
 import pytest
 
 from dynamo.frontend.generation.choice import Choice
+from dynamo.frontend.http.connection import Connection
 from dynamo.frontend.limits.concurrency_limits import Slot
 from dynamo.frontend.responses.event_answer import EventAnswer
 from dynamo.frontend.responses.messages_writer import MessagesWriter
@@ -116,6 +118,35 @@ def test_given_up_ones_leave_nothing(
     within("no task", lambda: site.run(tasks()) <= before)
     assert site.runtime.caller.active == 0
     within("no object", lambda: of_requests().keys() <= others.keys())
+
+
+@pytest.mark.parametrize("ends", ["whole", "given up", "idle", "one after the other"])
+def test_connections_leave_nothing_to_the_collector(make_site: Any, engines: Any, within: Any, ends: str) -> None:
+    """What ten thousand ended streams leave in circles is looked for at once, while all others wait."""
+    site, engine = make_site(), engines(delay=0.001)
+    site.worker(engine)
+    others = connections()
+    gc.disable()
+    try:
+        for number in range(1, 21):
+            if ends == "given up":
+                give_up(site, b"completions")
+                within("the engine is free", lambda number=number: (engine.running, engine.cancelled) == (0, number))
+            elif ends == "idle":
+                site.socket().close()
+            else:
+                with httpx.Client(base_url=site.url, timeout=20) as client:
+                    for _ in range(3 if ends == "one after the other" else 1):
+                        body = {"model": "m", "prompt": "x", "max_tokens": 3, "stream": ends == "whole"}
+                        assert client.post("/v1/completions", json=body).status_code == 200
+        within("no connection", lambda: connections() <= others)
+    finally:
+        gc.enable()
+
+
+def connections() -> set[int]:
+    """The connections that are there, by id."""
+    return {id(entry) for entry in gc.get_objects() if isinstance(entry, Connection)}
 
 
 @pytest.mark.parametrize("mode", MODES, ids=["power-of-two", "kv"])

@@ -353,7 +353,7 @@ async def test_much_that_comes_at_once_is_read_in_turns(until: Any) -> None:
     await until("all are open", lambda: len(opened) == len(senders))
     for number in range(25):
         for sender in senders:
-            assert sender.send(b"%d" % number)
+            assert sender.send(b"%02000d" % number)
     turns = 0
     while len(read) < 100:
         turns += 1

@@ -154,7 +154,15 @@ class LingeringTransport:
         else:
             then()
 
+    def forget(self) -> None:
+        """Forget whose it is: the connection is lost."""
+        self._close = _nothing
+
     def close(self) -> None:
         """Close once what is held has been written."""
         self.ends = True
         self.when_written(self._close)
+
+
+def _nothing() -> None:
+    """Do nothing."""

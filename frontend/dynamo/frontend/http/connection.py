@@ -45,6 +45,22 @@ CLIENT_VANISHED: Final = "client_vanished"
 _TOO_MUCH_AROUND: Final = "The request has more around its body than is taken: trailers, or chunks of a few bytes."
 
 
+def _ended() -> RequestResponseCycle:
+    """Return a request that is over, whose client has left."""
+    nothing: Any = None
+    cycle = RequestResponseCycle(
+        scope=cast("Any", {}), transport=nothing, flow=nothing, logger=log, access_logger=log, access_log=False,
+        default_headers=[], message_event=asyncio.Event(), expect_100_continue=False, keep_alive=False,
+        on_response=lambda: None,
+    )  # fmt: skip
+    cycle.more_body, cycle.disconnected, cycle.response_started, cycle.response_complete = False, True, True, True
+    return cycle
+
+
+_ENDED: Final = _ended()
+"""In the place of the last request of a connection that is lost."""
+
+
 class Connection(BoundedProtocol):
     """One client connection; `private`: on a socket of this machine that only its supervisor knows."""
 
@@ -84,6 +100,16 @@ class Connection(BoundedProtocol):
         if self._running is not None:  # uvicorn tells only the last of several that were sent at once
             self._gone(self._running)
         super().connection_lost(exc)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Let go of what leads back here, so that all of it goes with its last user: else the garbage collector, which
+        looks rarely at what has lived for long, would find ten thousand ended streams at once.
+        """
+        self._is_over()
+        self.pipeline.clear()
+        self.cycle, self._running, self.scope = _ENDED, None, _ENDED.scope
+        self._gentle.forget()
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """Answer a client that has said all, and may still listen; True keeps the connection until then.

@@ -11,8 +11,11 @@ from typing import Any, Final, TypeVar
 T = TypeVar("T")
 LOOKS: Final = 0.25
 """Seconds between two looks at how late a loop is."""
-_COLLECT_EVERY: Final = 10_000
-"""Allocations between two looks at the young objects; requests leave few cycles behind."""
+_COLLECT_EVERY: Final = 2_000
+"""Objects more than at the last look at the young ones: a look at each costs a microsecond, and the loop waits."""
+_LOOKS_AT_YOUNG: Final = 2
+_LOOKS_AT_MIDDLE: Final = 5_000
+"""Between two looks at the middle generation, and at all: requests leave few cycles behind."""
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -85,4 +88,4 @@ def calm_collector() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(_COLLECT_EVERY, 20, 100)
+    gc.set_threshold(_COLLECT_EVERY, _LOOKS_AT_YOUNG, _LOOKS_AT_MIDDLE)

@@ -30,7 +30,7 @@ MOST_LINKS: Final = 256
 """Streams of one process; further workers or clients use the bus."""
 MOST_GREETING: Final = 32
 """Connections that haven't proved yet whose they are."""
-READING: Final = 0.005
+READING: Final = 0.002
 """Seconds of one turn of the loop in which frames are handled, whoever sent them."""
 GREETING: Final = 1.0
 """Seconds that the proofs may take."""

@@ -23,6 +23,10 @@ AVAILABLE: Final = sys.platform == "linux"
 BACKLOG: Final = 64
 SHORT: Final = 1024
 """Bytes of a frame with the items of some requests; one of a step of hundreds has more."""
+SHORTS: Final = 4096
+"""Bytes of short frames that are handled in any turn, which takes some two milliseconds."""
+_LEAST: Final = 64
+"""Bytes that a frame counts for at least."""
 _HEAD: Final = 4
 _PREFIX: Final = "\0dynamo-"
 _CREDENTIALS: Final = struct.Struct("3i")
@@ -32,20 +36,26 @@ class ReadingTime:
     """How long frames may be handled in one turn of the loop, over all streams; what is left waits for the next turn.
 
     Else all that hundreds of workers send at once would be handled before anybody else's turn. Short frames, such as
-    that with the first token of a request, have half as long beside it: they don't wait behind the long ones.
+    that with the first token of a request, don't wait behind long ones, each of which may take all the time there is:
+    some of them are handled in any turn.
     """
 
     def __init__(self, seconds: float, clock: Callable[[], float]) -> None:
         self._seconds, self._clock = seconds, clock
         self._until: float | None = None
+        self._short = 0
+        """Bytes of short frames in this turn."""
 
     def is_over(self, length: int) -> bool:
         """Tell whether this turn has no time left for such a frame; who asks first in a turn begins it."""
         if self._until is None:
-            self._until = self._clock() + self._seconds
+            self._until, self._short = self._clock() + self._seconds, 0
             asyncio.get_running_loop().call_soon(self._begin_anew)
             return False
-        return self._clock() >= (self._until + self._seconds / 2 if length <= SHORT else self._until)
+        if length <= SHORT and self._short < SHORTS:
+            self._short += max(length, _LEAST)
+            return False
+        return self._clock() >= self._until
 
     def _begin_anew(self) -> None:
         self._until = None
