@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import socket
+import struct
 from random import Random
 from typing import Any, Final
 
@@ -82,9 +84,9 @@ STREAMS: Final[dict[bytes, dict[str, Any]]] = {
 }
 
 
-def give_up(site: Any, route: bytes) -> None:
+def give_up(site: Any, route: bytes, **asked: Any) -> None:
     """Ask for a long stream, read its beginning, leave."""
-    raw = json.dumps({"model": "m", "stream": True, **STREAMS[route]}).encode()
+    raw = json.dumps({"model": "m", "stream": True, **STREAMS[route], **asked}).encode()
     with site.socket() as sock:
         sock.sendall(b"POST /v1/%b HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % (route, len(raw)) + raw)
         assert sock.recv(100).startswith(b"HTTP/1.1 200 ")
@@ -120,24 +122,42 @@ def test_given_up_ones_leave_nothing(
     within("no object", lambda: of_requests().keys() <= others.keys())
 
 
-@pytest.mark.parametrize("ends", ["whole", "given up", "idle", "one after the other"])
+ENDS = [
+    "whole",
+    "given up",
+    "given up of two",
+    "idle",
+    "reset",
+    "one after the other",
+    "of two choices",
+    "of two prompts",
+]
+ASKED: dict[str, dict[str, Any]] = {"of two choices": {"n": 2}, "of two prompts": {"prompt": ["x", "y"]}}
+
+
+@pytest.mark.parametrize("ends", ENDS)
 def test_connections_leave_nothing_to_the_collector(make_site: Any, engines: Any, within: Any, ends: str) -> None:
     """What ten thousand ended streams leave in circles is looked for at once, while all others wait."""
     site, engine = make_site(), engines(delay=0.001)
     site.worker(engine)
+    asked = ASKED.get(ends, {})
     others = connections()
     gc.disable()
     try:
-        for number in range(1, 21):
-            if ends == "given up":
-                give_up(site, b"completions")
-                within("the engine is free", lambda number=number: (engine.running, engine.cancelled) == (0, number))
-            elif ends == "idle":
-                site.socket().close()
+        for _ in range(20):
+            if ends.startswith("given up"):
+                give_up(site, b"completions", **({"n": 2} if ends == "given up of two" else {}))
+                within("the engine is free", lambda: not engine.running)
+            elif ends in ("idle", "reset"):
+                with site.socket() as sock:
+                    sock.sendall(b"GET /live HTTP/1.1\r\nhost: x\r\n\r\n")
+                    assert sock.recv(100).startswith(b"HTTP/1.1 200 ")
+                    if ends == "reset":
+                        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             else:
                 with httpx.Client(base_url=site.url, timeout=20) as client:
                     for _ in range(3 if ends == "one after the other" else 1):
-                        body = {"model": "m", "prompt": "x", "max_tokens": 3, "stream": ends == "whole"}
+                        body = {"model": "m", "prompt": "x", "max_tokens": 3, "stream": ends == "whole", **asked}
                         assert client.post("/v1/completions", json=body).status_code == 200
         within("no connection", lambda: connections() <= others)
     finally:

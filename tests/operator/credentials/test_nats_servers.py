@@ -15,6 +15,7 @@ from tests.operator.pipelines import SMALLEST
 
 from dynamo.operator.credentials import nats_keys
 from dynamo.operator.kube.errors import ApiError
+from dynamo.operator.kube.resources import Key
 from dynamo.operator.manifests import nats
 from dynamo.operator.manifests.nats import NatsServer
 
@@ -258,6 +259,29 @@ def test_switched_on_and_off_every_pod_moves() -> None:
         assert bench.one("Deployment")
 
     run(case, None)
+
+
+def test_a_rollout_that_waits_for_nats_says_so() -> None:
+    """Ready, but not for long: Kubernetes doesn't call it available. Nothing is written, and little is asked."""
+
+    async def case(bench: Bench) -> None:
+        for _ in range(3):
+            await bench.reconcile()
+        ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+        bench.server.put({"kind": "Pod", "metadata": {"name": "nats-1", "labels": nats.labels()}, "status": ready})
+        live = bench.one("Deployment")
+        bench.server.put({**live, "status": {**live["status"], "availableReplicas": 0}})
+        before = bench.server.names("StatefulSet")
+        bench.ask(spec={"components": [{"engine": "mocker", "kvCacheBlockSize": 32}]})
+        await bench.reconciler.reconcile(Key("serving", "llama"))
+        assert bench.server.names("StatefulSet") == before
+        assert bench.condition("Ready")[0] == "False"
+        assert "pod of dynamo-nats is replaced, or has just come back; rollouts wait" in bench.condition("Ready")[2]
+        await bench.reconcile()  # in which it becomes available
+        await bench.reconcile()
+        assert bench.server.names("StatefulSet") != before
+
+    run(case)
 
 
 def test_certificates_lie_in_the_namespace() -> None:

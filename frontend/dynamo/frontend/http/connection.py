@@ -107,6 +107,7 @@ class Connection(BoundedProtocol):
         looks rarely at what has lived for long, would find ten thousand ended streams at once.
         """
         self._is_over()
+        self._unset_keepalive_if_required()  # which uvicorn does where the client has not reset the connection
         self.pipeline.clear()
         self.cycle, self._running, self.scope = _ENDED, None, _ENDED.scope
         self._gentle.forget()

@@ -137,8 +137,11 @@ class Response(ABC):
         """Hear that a choice is over."""
 
     def forget(self) -> None:
-        """Let go of the choices, which hold this answer: the request is over."""
-        self.choices = []
+        """Let go of the choices, and of what waits to start some, which hold this answer: the request is over."""
+        self.choices, self._first_token = [], _nothing
+        if self._held is not None:
+            self._held.cancel()
+            self._held = None
 
     def start(self, choices: list[Choice]) -> None:
         """Send the choices on their way: one, and the others once a worker has shown that it survives it."""
@@ -224,6 +227,10 @@ class Response(ABC):
         self.complete = True
         self._output.end()
         self._writer.touch(self._output)
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 def _envelope(who: Identity, kind: str) -> bytes:

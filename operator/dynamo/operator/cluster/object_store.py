@@ -234,11 +234,12 @@ def _status(resource: Resource, status: Object) -> Iterator[tuple[str, Any]]:
 
 
 def _counts(condition: Object) -> bool:
-    """Return whether a condition matters: of a pod, that it serves or not; of a Deployment, what keeps it."""
+    """Return whether a condition matters: of a pod, that it serves or not; of a Deployment, what keeps it or that
+    nothing goes on."""
     return (condition["type"], condition["status"]) in _COUNTING
 
 
-_COUNTING = (("Ready", "True"), ("PodScheduled", "False"), ("ReplicaFailure", "True"))
+_COUNTING = (("Ready", "True"), ("PodScheduled", "False"), ("ReplicaFailure", "True"), ("Progressing", "False"))
 
 
 def _says_why(container: Object) -> bool:

@@ -63,13 +63,13 @@ class ClusterReader:
         asked = [self._api.items(kind, key.namespace, selector) for kind, known in seen.items() if known is None]
         return [item for many in (*seen.values(), *await gathered(asked)) for item in many or ()]
 
-    async def refresh(self, key: Key, now: datetime) -> None:
+    async def refresh(self, keys: Sequence[Key], now: datetime) -> None:
         """Ask the server for what watches should have delivered; do nothing if another pipeline has just asked."""
         if self._spared_until is not None and now < self._spared_until:
             return
         self._spared_until = now + timedelta(seconds=SPARING_SECONDS)
-        live = [kind for kind in AWAITED if self._store.of(kind, key) is not None]
-        await gathered(self._asked(kind, key) for kind in live)
+        live = [(kind, key) for key in keys for kind in AWAITED if self._store.of(kind, key) is not None]
+        await gathered(self._asked(kind, key) for kind, key in live)
 
     async def _asked(self, kind: Resource, key: Key) -> None:
         names: list[tuple[str, str]] = []

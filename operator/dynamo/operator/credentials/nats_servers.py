@@ -53,6 +53,10 @@ class NatsServers:
         """Return whether a pipeline uses its namespace's NATS."""
         return self._server is not None and not pipeline.spec.runtime.nats.url
 
+    def places(self, pipeline: DynamoPipeline, namespace: str) -> list[Key]:
+        """Return the key under which the store has the server's objects; none where the pipeline doesn't use it."""
+        return [Key(namespace, nats.GROUP)] if self.serve(pipeline) else []
+
     async def live(self, pipeline: DynamoPipeline, namespace: str, reader: ClusterReader) -> list[Object] | None:
         """Return the server's objects and pods as the store has them; None where the pipeline doesn't use it."""
         if not self.serve(pipeline):

@@ -29,6 +29,8 @@ SETTLE_SECONDS: Final = 5
 """After a server is Ready and before the next one is replaced: clients and routes come back."""
 ALONE_SECONDS: Final = 10
 """After a server that is alone is Ready and before rollouts go on: clients come back, and their pods say so."""
+PROGRESS_SECONDS: Final = 120
+"""In which a server has to be there; then rollouts wait for it no longer."""
 CONFIG_DIGEST: Final = "dynamo.dev/config"
 """On the pod: another configuration, trust or certificate is another pod."""
 
@@ -165,6 +167,7 @@ def _deployment(server: NatsServer, namespace: str, data: Mapping[str, bytes], c
     spec: Manifest = {
         "replicas": server.replicas,
         "revisionHistoryLimit": 1,
+        "progressDeadlineSeconds": PROGRESS_SECONDS,
         "minReadySeconds": SETTLE_SECONDS if server.clustered else ALONE_SECONDS,
         "strategy": {"type": "Recreate"},
         "selector": {"matchLabels": selector()},

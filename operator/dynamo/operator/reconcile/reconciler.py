@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from dynamo.operator.api.body import REFUSED, Read, known_status, read
-from dynamo.operator.api.conditions import Reason, Trouble, Type
+from dynamo.operator.api.conditions import Reason, Trouble
 from dynamo.operator.api.v1alpha1 import DynamoPipeline, Metadata
 from dynamo.operator.cluster.changes import belongs, changes, is_creation, since
 from dynamo.operator.cluster.object_store import ObjectStore
@@ -31,7 +31,7 @@ from dynamo.operator.cluster.objects import (
 )
 from dynamo.operator.cluster.observe import Observed, observe, why_not
 from dynamo.operator.cluster.pipeline_cache import PipelineCache
-from dynamo.operator.cluster.rollout_hold import nats_serves, without_rollouts
+from dynamo.operator.cluster.rollout_hold import HELD, due
 from dynamo.operator.cluster.writes import Change
 from dynamo.operator.credentials.etcd_users import Owner
 from dynamo.operator.credentials.pipeline_access import Access, NoAccess
@@ -48,7 +48,7 @@ from dynamo.operator.plan.servers import remarking_components
 from dynamo.operator.plan.workload import Plan
 from dynamo.operator.reconcile.frontend_poller import FrontendPoller
 from dynamo.operator.reconcile.ownership import OtherInstallations, Ownership, OwnershipResolver
-from dynamo.operator.reconcile.status import TERM, failed_status, status, with_term
+from dynamo.operator.reconcile.status import TERM, failed_status, is_on_its_way, status, with_term
 from dynamo.operator.reconcile.status_writer import StatusWriter
 from dynamo.operator.settings import Settings
 from dynamo.operator.workqueue import Attempt
@@ -193,7 +193,7 @@ class _Reconciliation:
             trouble = await self._reconcile()
         except StaleError:
             return Outcome(writes=self._written, failed=True)
-        failed, underway = trouble is not None, trouble is None and _is_on_its_way(self._status)
+        failed, underway = trouble is not None, trouble is None and is_on_its_way(self._status)
         waits = [seconds for seconds in (self._wait, self._writer.wait) if seconds is not None]
         seconds = max(waits, default=None)
         return Outcome(writes=self._written, failed=failed, seconds=seconds, underway=underway)
@@ -239,10 +239,11 @@ class _Reconciliation:
     async def _carry_out(self, pipeline: DynamoPipeline) -> Trouble | None:
         """Act on what the store shows, as long as that can do no harm; else on what the server says now."""
         try:
-            if self._attempt.is_quiet and _is_on_its_way(self._status):
-                await self._reader.refresh(self._key, self._now)
+            if self._attempt.is_quiet and is_on_its_way(self._status):
+                beside = self._access.servers.places(pipeline, self._namespace)
+                await self._reader.refresh([self._key, *beside], self._now)
             comparison = await self._compared(pipeline, await self._reader.known(self._key, self._now))
-            if self._may_write(comparison.todo):
+            if self._may_write(await self._due(pipeline, comparison)):
                 with suppress(NameTakenError):
                     return await self._settled(pipeline, comparison)
             if self._is_cached:
@@ -265,7 +266,9 @@ class _Reconciliation:
         context = RenderContext.of(pipeline, comparison.wanted, self._settings.cluster)
         self._nats = await self._access.servers.live(pipeline, self._namespace, self._reader)
         if self._nats is not None:
-            comparison = comparison._replace(observed=replace(comparison.observed, nats=why_not(self._nats, NATS)))
+            is_held = len(await self._due(pipeline, comparison)) < len(comparison.todo)
+            nats = why_not(self._nats, NATS) or (HELD if is_held else None)
+            comparison = comparison._replace(observed=replace(comparison.observed, nats=nats))
         if self._shared.poller is not None:
             self._shared.poller.expect(self._key, health_port(context), remarking_components(pipeline))
         url = frontend_url(context, comparison.live)
@@ -282,7 +285,7 @@ class _Reconciliation:
             since(comparison.observed, comparison.todo, self._writer.deployment), previous=self._status, trouble=trouble
         )
         await self._write_status(new_status)
-        if trouble is None and self._wait is None and self._writer.wait is None and _is_on_its_way(new_status):
+        if trouble is None and self._wait is None and self._writer.wait is None and is_on_its_way(new_status):
             self._wait = PROGRESS_SECONDS
         return trouble
 
@@ -339,14 +342,13 @@ class _Reconciliation:
         return _Comparison(wanted, observed, todo, everything)
 
     async def _write_changes(self, context: RenderContext, comparison: _Comparison) -> Trouble | None:
-        return await self._admitted(context) or await self._writer.write_all(await self._due(context, comparison))
+        trouble = await self._admitted(context)  # which may have replaced NATS
+        return trouble or await self._writer.write_all(await self._due(context.pipeline, comparison))
 
-    async def _due(self, context: RenderContext, comparison: _Comparison) -> list[Change]:
-        """Return what may be written now: no rollout while the namespace's NATS is away, as after a write of it."""
-        nats = await self._access.servers.live(context.pipeline, self._namespace, self._reader)
-        if nats is None or nats_serves(nats):
-            return comparison.todo
-        return without_rollouts(comparison.todo, comparison.wanted, comparison.live)
+    async def _due(self, pipeline: DynamoPipeline, comparison: _Comparison) -> list[Change]:
+        """Return what may be written now."""
+        nats = await self._access.servers.live(pipeline, self._namespace, self._reader) if comparison.todo else None
+        return due(comparison.todo, comparison.wanted, comparison.live, comparison.observed.sets, nats)
 
     async def _admitted(self, context: RenderContext) -> Trouble | None:
         """Write the pipeline's own credentials before everything that needs them."""
@@ -397,7 +399,3 @@ class _Reconciliation:
     @property
     def _written(self) -> int:
         return self._writes + self._writer.count
-
-
-def _is_on_its_way(current: Object) -> bool:
-    return any(c["type"] == Type.RECONCILING for c in current.get("conditions", []))

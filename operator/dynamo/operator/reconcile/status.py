@@ -48,6 +48,11 @@ def first_status(pipeline: DynamoPipeline, previous: Mapping[str, Any], now: str
     return {**previous, **_head(pipeline, facts, previous, now)}
 
 
+def is_on_its_way(current: Mapping[str, Any]) -> bool:
+    """Return whether a status says that what was asked for is not all there yet."""
+    return any(c["type"] == Type.RECONCILING for c in current.get("conditions", []))
+
+
 def failed_status(pipeline: DynamoPipeline, trouble: Trouble, previous: Mapping[str, Any], now: str) -> dict[str, Any]:
     """Return the status of a pipeline that can't be reconciled; its children, and their counts, stay as they are."""
     facts = [Fact(Type.READY, "False", trouble.reason, trouble.message), _trouble_fact(trouble)]

@@ -14,8 +14,8 @@ LOOKS: Final = 0.25
 _COLLECT_EVERY: Final = 2_000
 """Objects more than at the last look at the young ones: a look at each costs a microsecond, and the loop waits."""
 _LOOKS_AT_YOUNG: Final = 2
-_LOOKS_AT_MIDDLE: Final = 5_000
-"""Between two looks at the middle generation, and at all: requests leave few cycles behind."""
+_LOOKS_AT_MIDDLE: Final = 500
+"""Between two looks at the middle generation, and at all: some two million objects more. Requests leave no circles."""
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
