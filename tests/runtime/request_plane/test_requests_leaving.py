@@ -180,5 +180,7 @@ async def test_stopping_a_caller_ends_its_streams(world: Any, reader: Any, until
     assert (await sink.end()).code == "cancelled"
     with pytest.raises(CannotConnect):
         await question
+    with pytest.raises(CannotConnect):  # also one that comes too late
+        await caller.control(instance, "never", None, timeout=30)
     await until("the worker is free", lambda: server.active == 0)
     await world.close()

@@ -273,6 +273,7 @@ class Caller:
 
         Raises `CannotConnect` where nobody listens, `ConnectionTimeout`, or the operation's own error.
         """
+        self._control_client.check()
         await self.listen(instance.path.namespace)
         return await self._control_client.answer(instance, op, body, timeout)
 

@@ -44,9 +44,16 @@ class ControlClient:
         self._waiting: dict[str, OnReply] = {}
         self._pings: deque[str] = deque()
         self._cancelling: dict[InstanceKey, list[int]] = {}
+        self._over: str | None = None
+
+    def check(self) -> None:
+        """Raise what it gave up with: a question that is asked afterwards would wait for ever."""
+        if self._over is not None:
+            raise CannotConnect(self._over)
 
     def ask(self, instance: InstanceKey, op: str, body: Any, on_reply: OnReply) -> str:
         """Send one question; returns the token under which `forget` ends the waiting."""
+        self.check()
         self._last += 1
         token = f"c{self._last}"
         data = encoder.encode(Control(VERSION, self._client, op, msgspec.Raw(encoder.encode(body))))
@@ -113,6 +120,7 @@ class ControlClient:
 
     def give_up(self, error: DynamoException) -> None:
         """Give up: nobody will answer any more."""
+        self._over = error.message
         waiting, self._waiting = self._waiting, {}
         for on_reply in waiting.values():
             on_reply(error)
