@@ -284,6 +284,36 @@ def test_a_rollout_that_waits_for_nats_says_so() -> None:
     run(case)
 
 
+def test_what_was_judged_by_an_old_view_stays_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NATS comes back within a reconcile: what was read before isn't written over; the next one reads anew."""
+
+    async def case(bench: Bench) -> None:
+        for _ in range(3):
+            await bench.reconcile()
+        live, before = bench.one("Deployment"), bench.server.names("StatefulSet")
+        bench.server.put({**live, "status": {**live["status"], "availableReplicas": 0}})
+        bench.ask(spec={"components": [{"engine": "mocker", "kvCacheBlockSize": 32}]})
+        servers = bench.reconciler.access.servers
+        look, looks = servers.live, 0
+
+        async def looking(*given: object) -> object:
+            nonlocal looks
+            looks += 1
+            if looks == 2:
+                bench.server.play()
+            return await look(*given)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(servers, "live", looking)
+        await bench.reconciler.reconcile(Key("serving", "llama"))
+        assert looks > 2
+        assert bench.one("Deployment")["status"]["availableReplicas"] == 1
+        assert bench.server.names("StatefulSet") == before
+        await bench.reconcile()
+        assert bench.server.names("StatefulSet") != before
+
+    run(case)
+
+
 def test_certificates_lie_in_the_namespace() -> None:
     """One key for all would be every tenant's to read. A renewed one is another pod; clients get the authority's."""
 

@@ -163,6 +163,8 @@ class _Comparison(NamedTuple):
     observed: Observed
     todo: list[Change]
     live: Sequence[Object]
+    judged: Sequence[Change] | None = None
+    """What an old view may write at most; None: it isn't old."""
 
 
 class _Reconciliation:
@@ -243,9 +245,9 @@ class _Reconciliation:
                 beside = self._access.servers.places(pipeline, self._namespace)
                 await self._reader.refresh([self._key, *beside], self._now)
             comparison = await self._compared(pipeline, await self._reader.known(self._key, self._now))
-            if self._may_write(await self._due(pipeline, comparison)):
+            if self._may_write(judged := await self._due(pipeline, comparison)):
                 with suppress(NameTakenError):
-                    return await self._settled(pipeline, comparison)
+                    return await self._settled(pipeline, comparison._replace(judged=judged))
             if self._is_cached:
                 raise _UncertainError
             return await self._settled(pipeline, await self._compared_anew(pipeline))
@@ -348,7 +350,8 @@ class _Reconciliation:
     async def _due(self, pipeline: DynamoPipeline, comparison: _Comparison) -> list[Change]:
         """Return what may be written now."""
         nats = await self._access.servers.live(pipeline, self._namespace, self._reader) if comparison.todo else None
-        return due(comparison.todo, comparison.wanted, comparison.live, comparison.observed.sets, nats)
+        now = due(comparison.todo, comparison.wanted, comparison.live, comparison.observed.sets, nats)
+        return [change for change in now if comparison.judged is None or change in comparison.judged]
 
     async def _admitted(self, context: RenderContext) -> Trouble | None:
         """Write the pipeline's own credentials before everything that needs them."""
