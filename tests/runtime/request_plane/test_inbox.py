@@ -254,6 +254,32 @@ def test_in_the_grace_after_a_reconnect_no_responders_is_no_death() -> None:
     assert client.streams[1].ends == []
 
 
+def test_a_worker_that_left_in_an_outage_died_of_nothing_that_was_open() -> None:
+    """Of what was sent afterwards it may have died; and of everything, once it was heard again."""
+    client = Client(1)
+    client.frame(1, accepted=[1])
+    client.inbox.reconnected(1)
+    later = client.streams[2] = Stream(2)
+    client.inbox.open(later.open, 0.2)
+    later.open.sent = True
+    client.inbox.no_responders(6.0, grace=False, asked=5.9)
+    assert (client.streams[1].codes, later.codes) == (["incomplete"], ["worker_lost"])
+
+
+@pytest.mark.parametrize("heard", ["frame", "pong"])
+def test_a_worker_that_outlived_an_outage_may_die_of_what_was_open(heard: str) -> None:
+    """It was heard afterwards, so it did not leave meanwhile."""
+    client = Client(1)
+    client.frame(1, accepted=[1])
+    client.inbox.reconnected(1)
+    if heard == "frame":
+        client.beat(1, now=0.3)
+    else:
+        client.inbox.alive(0.3)
+    client.inbox.no_responders(6.0, grace=False, asked=5.9)
+    assert client.streams[1].codes == ["worker_lost"]
+
+
 def test_unaccepted_requests_are_asked_about_after_a_second() -> None:
     """No acceptance: ping; a pong that doesn't know the request ends it retryably."""
     client = Client(1)

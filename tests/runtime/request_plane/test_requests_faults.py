@@ -236,6 +236,24 @@ async def test_streams_through_an_outage_end_cleanly(memory: Any, reader: Any) -
     await memory.close()
 
 
+async def test_a_worker_that_leaves_in_an_outage_is_not_blamed_on_its_streams(
+    memory: Any, reader: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was drained while the bus was away, say: the stream is incomplete, and nobody takes it for its murderer."""
+    monkeypatch.setattr("dynamo.runtime.request_plane.caller.GRACE", 0.3)
+    _, instance = await memory.worker(Holding())
+    caller = await memory.caller()
+    sink, call = start(caller, instance, None, reader)
+    await until("acceptance", lambda: call.accepted)
+    worker_bus, client_bus = memory.buses
+    client_bus.disconnect()
+    worker_bus.crash()
+    client_bus.reconnect()
+    error = await sink.end()
+    assert (error.code, error.retryable) == ("incomplete", True)
+    await memory.close()
+
+
 async def test_a_bus_that_stays_away_ends_everything(memory: Any, reader: Any, until: Any, monkeypatch: Any) -> None:
     """Every wait has an end: open streams and held requests fail retryably."""
     monkeypatch.setattr(calling, "OUTAGE", 0.2)

@@ -7,6 +7,7 @@ context's stop, the deadline.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -18,6 +19,8 @@ from dynamo.runtime.transport.bus import Bus, OnMessage, Subscription, leave
 if TYPE_CHECKING:
     from dynamo.runtime.request_plane.inbox import Inbox
 
+
+_log = logging.getLogger(__name__)
 
 ACCEPTANCE: Final = 1.0
 """Seconds after which a request that nobody accepted is asked about."""
@@ -49,6 +52,13 @@ class OpenStream:
     def finish(self, error: DynamoException | None) -> None:
         """Finish: it is over; called once."""
         self.on_end(error)
+
+    def finish_safely(self, error: DynamoException | None) -> None:
+        """Finish; a mistake of its reader is logged, and must not reach the others."""
+        try:
+            self.finish(error)
+        except Exception:
+            _log.exception("stream %d: its end handler failed", self.stream)
 
 
 class CallOwner(Protocol):

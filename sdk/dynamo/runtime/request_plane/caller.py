@@ -389,6 +389,7 @@ class Caller:
         self._grace_until = now + GRACE
         inboxes = [inbox for here in self._listening.values() for inbox in here.inboxes.values()]
         for inbox in inboxes:
+            inbox.reconnected(self._last_stream)
             inbox.pace.reset()
         for call in tuple(self._calls.values()):
             if not call.accepted:

@@ -19,13 +19,12 @@ from dynamo.runtime.errors import (
     EngineError,
     ProtocolMismatch,
     StreamIncomplete,
-    from_code,
 )
 from dynamo.runtime.names import InstanceKey
 from dynamo.runtime.request_plane.call import OpenStream
 from dynamo.runtime.request_plane.early_frames import EarlyFrames, Flow
 from dynamo.runtime.request_plane.request_sender import Pace
-from dynamo.runtime.request_plane.wire import FAILED, HEARTBEAT, MORE, VERSION, Item, Pong, StepFrame
+from dynamo.runtime.request_plane.wire import FAILED, HEARTBEAT, MORE, VERSION, Item, Pong, StepFrame, decode_failure
 from dynamo.runtime.transport.bus import Verdict
 
 _log = logging.getLogger(__name__)
@@ -79,6 +78,8 @@ class Inbox:
         self._expected: int | None = None
         self._ghosts: dict[int, float] = {}
         self._heard = now
+        self._in_outage = 0
+        """The last stream that was open while the bus was away, until the worker is heard again; 0: none."""
         self._pinged: float | None = None
         self._asked = now
         self._suspect_since = now
@@ -113,7 +114,7 @@ class Inbox:
             return
         if tell:
             self._bury(stream.stream, now)
-        _call_end(stream, error)
+        stream.finish_safely(error)
 
     def fail_all(self, error: DynamoException, now: float) -> None:
         for stream in [*self.streams.values(), *self.pending.values()]:
@@ -130,6 +131,7 @@ class Inbox:
     def receive(self, frame: StepFrame, now: float) -> None:
         """Take one frame in."""
         self._heard = now
+        self._in_outage = 0
         if self.verdict is Verdict.SILENT:
             self.alive(now)
         if frame.version != VERSION:
@@ -240,7 +242,7 @@ class Inbox:
 
     def _finish(self, stream: OpenStream, item: Item, now: float) -> None:
         if item.end == FAILED:
-            self.end(stream, _read_failure(item.data), now)
+            self.end(stream, decode_failure(item.data), now)
             return
         if item.data is not None:
             try:
@@ -279,6 +281,10 @@ class Inbox:
         self.early.postpone(seconds, now)
         for stream in self.pending.values():
             stream.since += seconds
+
+    def reconnected(self, last_stream: int) -> None:
+        """Note that the bus was away: of a worker that left meanwhile, no stream up to that one was the cause."""
+        self._in_outage = last_stream
 
     def tick(self, now: float) -> bool:
         """Act on what did not come; True: send a ping and call `pinged`."""
@@ -337,6 +343,7 @@ class Inbox:
     def alive(self, now: float) -> None:
         """Note that there is proof of life."""
         self._heard = now
+        self._in_outage = 0
         self._pinged = None
         self.verdict = Verdict.ALIVE
 
@@ -366,8 +373,14 @@ class Inbox:
         for stream in [*self.streams.values(), *self.pending.values()]:
             # Whether it was accepted says nothing: a worker that a request kills has no time to say so.
             had = stream.accepted or (stream.sent and asked is not None and stream.since <= asked)
-            gone = Disconnected("the worker was lost") if had else CannotConnect("the worker is gone")
+            gone = self._lost(stream) if had else CannotConnect("the worker is gone")
             self.end(stream, gone, now, tell=True)
+
+    def _lost(self, stream: OpenStream) -> DynamoException:
+        """Return how a stream ends whose worker is gone: where that left during an outage, it hasn't died of it."""
+        if stream.stream <= self._in_outage:
+            return StreamIncomplete("the worker left while the message bus was away")
+        return Disconnected("the worker was lost")
 
     def _settle(self, claim: _Claim, now: float) -> None:
         """Compare a pong's words with what came since; whatever is missing was lost."""
@@ -385,16 +398,3 @@ class Inbox:
                 self.end(stream, StreamIncomplete("the beginning of the answer was lost"), now, tell=True)
             elif claim.asked - stream.since >= stream.limit:
                 self.end(stream, ConnectionTimeout("the worker never saw the request"), now, tell=True)
-
-
-def _call_end(stream: OpenStream, error: DynamoException | None) -> None:
-    try:
-        stream.finish(error)
-    except Exception:  # one reader's mistake must not reach the others
-        _log.exception("stream %d: its end handler failed", stream.stream)
-
-
-def _read_failure(data: Any) -> DynamoException:
-    if isinstance(data, list) and len(data) == 2 and all(isinstance(part, str) for part in data):
-        return from_code(data[0], data[1])
-    return EngineError("the worker reported a failure without saying which")

@@ -12,6 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
+from dynamo.runtime.errors import DynamoException, EngineError, from_code
+
 VERSION: Final = 1
 HEARTBEAT: Final = 0.25
 """Seconds between two frames of a worker at most, while the client has streams there."""
@@ -139,3 +141,10 @@ def version_of(data: bytes) -> int | None:
     if isinstance(parts, list) and len(parts) > 1 and parts[0] == "q" and isinstance(parts[1], int):
         return parts[1]
     return None
+
+
+def decode_failure(data: Any) -> DynamoException:
+    """Return the error with which a worker ended a stream."""
+    if isinstance(data, list) and len(data) == 2 and all(isinstance(part, str) for part in data):
+        return from_code(data[0], data[1])
+    return EngineError("the worker reported a failure without saying which")
