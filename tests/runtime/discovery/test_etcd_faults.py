@@ -155,6 +155,33 @@ def test_frozen(own_etcd: EtcdServer, nats_server: Any) -> None:
     play(Site(own_etcd, nats_server.url), case)
 
 
+async def test_a_lease_is_renewed_on_another_stream(own_etcd: EtcdServer) -> None:
+    """The stream of renewals breaks with etcd, and is given up where etcd is silent; the lease goes on."""
+    store = EtcdStore(own_etcd.config())
+    await store.connect()
+    lease = await store.grant(60)
+
+    async def renewed() -> bool:
+        try:
+            return await lease.keep_alive()
+        except CannotConnect:
+            return False
+
+    assert await lease.keep_alive()
+    own_etcd.kill()
+    with pytest.raises(CannotConnect):
+        await lease.keep_alive()
+    own_etcd.start()
+    own_etcd.wait()
+    await until("it is renewed after the restart", renewed)
+    own_etcd.freeze()
+    with pytest.raises(CannotConnect, match="did not renew a lease in time"):
+        await lease.keep_alive()
+    own_etcd.thaw()
+    await until("it is renewed after the silence", renewed)
+    await store.close()
+
+
 def test_compacted_while_a_client_was_away(own_etcd: EtcdServer, nats_server: Any) -> None:
     """History that a client missed is compacted away: it lists again and misses nothing."""
 

@@ -95,6 +95,21 @@ def test_read_of_nothing(subject: Subject) -> None:
     subject.run(case)
 
 
+def test_read_keys(subject: Subject) -> None:
+    """Exactly those that were asked for and are there, in that order; also more than one transaction takes."""
+
+    async def case(store: Store, p: str) -> None:
+        at = {name: await store.put(p + name, name.encode()) for name in ("b", "bb", "a")}
+        revision, entries = await store.read_keys([p + "b", p + "absent", p + "a"])
+        assert revision >= at["a"]
+        assert entries == [Entry(p + "b", b"b", at["b"]), Entry(p + "a", b"a", at["a"])]
+        many = [f"{p}absent{number}" for number in range(250)]
+        assert (await store.read_keys([*many, p + "bb"])).entries == [Entry(p + "bb", b"bb", at["bb"])]
+        assert (await store.read_keys(many)).entries == []
+
+    subject.run(case)
+
+
 def test_put_if_absent(subject: Subject) -> None:
     """Creating a key succeeds once; the second caller learns what is there."""
 
@@ -247,6 +262,25 @@ def test_lease_is_kept_alive(subject: Subject) -> None:
         assert await lease.keep_alive() is False
         assert lease.alive is False
         await lease.revoke()
+
+    subject.run(case)
+
+
+def test_leases_are_renewed_side_by_side(subject: Subject) -> None:
+    """Each hears of its own, whatever the others' answers are; one that was given up in the middle harms none."""
+
+    async def case(store: Store, p: str) -> None:
+        leases = [await store.grant(5) for _ in range(6)]
+        for lease in leases[::2]:
+            await lease.revoke()
+        for _ in range(3):
+            answers = await asyncio.gather(*(lease.keep_alive() for lease in leases))
+            assert answers == [False, True] * 3
+            given_up = asyncio.ensure_future(leases[1].keep_alive())
+            await asyncio.sleep(0)
+            given_up.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await given_up
 
     subject.run(case)
 

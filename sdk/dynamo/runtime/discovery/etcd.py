@@ -10,7 +10,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final
 
 import grpc  # type: ignore[import-untyped]
@@ -19,57 +19,18 @@ from aetcd.utils import prefix_range_end  # type: ignore[import-untyped]
 
 from dynamo.runtime.config import EtcdConfig
 from dynamo.runtime.discovery.etcd_connection import CALL_TIMEOUT, Cluster, Connection, still_wanted
-from dynamo.runtime.discovery.store import Change, Compacted, Entry, Lease, LeaseLost, Snapshot
+from dynamo.runtime.discovery.etcd_lease import EtcdLease, LeaseRenewals
+from dynamo.runtime.discovery.store import Change, Compacted, Entry, Lease, Snapshot
 from dynamo.runtime.errors import CannotConnect
 from dynamo.runtime.names import EPOCH_KEY
 from dynamo.runtime.process.logs import without_secrets
 
 RETRY: Final = 0.3
 SAY_AGAIN: Final = 10.0
+MOST_KEYS: Final = 100
+"""In one transaction; etcd takes 128 operations (`--max-txn-ops`)."""
 
 log = logging.getLogger(__name__)
-
-
-class EtcdLease:
-    """A lease of etcd."""
-
-    def __init__(self, cluster: Cluster, lease: int) -> None:
-        self._cluster, self._id = cluster, lease
-        self._alive = True
-
-    @property
-    def id(self) -> int:
-        return self._id
-
-    @property
-    def alive(self) -> bool:
-        return self._alive
-
-    async def keep_alive(self) -> bool:
-        async def renew(on: Connection) -> int:
-            call = on.lease.LeaseKeepAlive(timeout=CALL_TIMEOUT, metadata=on.metadata)
-            try:
-                await call.write(rpc.LeaseKeepAliveRequest(ID=self._id))
-                answer = await call.read()
-            finally:
-                call.cancel()
-            if answer is grpc.aio.EOF:
-                raise CannotConnect(f"etcd at {on.endpoint} ended the lease's stream")
-            return int(answer.TTL)
-
-        self._alive = await self._cluster.call(renew) > 0
-        return self._alive
-
-    async def revoke(self) -> None:
-        async def revoke(on: Connection) -> None:
-            request = rpc.LeaseRevokeRequest(ID=self._id)
-            await on.lease.LeaseRevoke(request, timeout=CALL_TIMEOUT, metadata=on.metadata)
-
-        self._alive = False
-        try:
-            await self._cluster.call(revoke)
-        except LeaseLost:
-            log.debug("the lease had ended before it was given back")
 
 
 class EtcdStore:
@@ -78,6 +39,7 @@ class EtcdStore:
     def __init__(self, config: EtcdConfig | None = None) -> None:
         self._config = config or EtcdConfig()
         self._cluster = Cluster(self._config)
+        self._renewals = LeaseRenewals(self._cluster)
 
     async def connect(self) -> None:
         """Return when etcd answers; `CannotConnect` after the configuration's limit."""
@@ -103,6 +65,7 @@ class EtcdStore:
                 return
 
     async def close(self) -> None:
+        self._renewals.close()
         await self._cluster.close()
 
     async def grant(self, ttl: float) -> Lease:
@@ -110,7 +73,7 @@ class EtcdStore:
             request = rpc.LeaseGrantRequest(TTL=math.ceil(ttl))
             return await on.lease.LeaseGrant(request, timeout=CALL_TIMEOUT, metadata=on.metadata)
 
-        return EtcdLease(self._cluster, (await self._cluster.call(grant)).ID)
+        return EtcdLease(self._cluster, self._renewals, (await self._cluster.call(grant)).ID)
 
     async def put(self, key: str, value: bytes, lease: Lease | None = None) -> int:
         async def put(on: Connection) -> Any:
@@ -151,8 +114,21 @@ class EtcdStore:
             return await on.kv.Range(request, timeout=CALL_TIMEOUT, metadata=on.metadata)
 
         answer = await self._cluster.call(read)
-        entries = [Entry(kv.key.decode(), kv.value, int(kv.mod_revision)) for kv in answer.kvs]
-        return Snapshot(int(answer.header.revision), entries)
+        return Snapshot(int(answer.header.revision), [_entry(kv) for kv in answer.kvs])
+
+    async def read_keys(self, keys: Sequence[str]) -> Snapshot:
+        revision, entries = 0, list[Entry]()
+        for begin in range(0, len(keys), MOST_KEYS):
+            some = [rpc.RangeRequest(key=key.encode()) for key in keys[begin : begin + MOST_KEYS]]
+            request = rpc.TxnRequest(success=[rpc.RequestOp(request_range=key) for key in some])
+
+            async def transact(on: Connection, request: Any = request) -> Any:
+                return await on.kv.Txn(request, timeout=CALL_TIMEOUT, metadata=on.metadata)
+
+            answer = await self._cluster.call(transact)
+            revision = int(answer.header.revision)
+            entries += [_entry(kv) for part in answer.responses for kv in part.response_range.kvs]
+        return Snapshot(revision, entries)
 
     async def watch(self, prefix: str, start_revision: int) -> AsyncIterator[list[Change]]:
         on, call = await self._cluster.call(lambda on: self._open_watch(on, prefix, start_revision))
@@ -176,8 +152,7 @@ class EtcdStore:
                 answer = await call.read()
         except TimeoutError:
             call.cancel()
-            self._cluster.gone(on)
-            raise CannotConnect(f"etcd at {on.endpoint} did not open a watch in time") from None
+            self._cluster.silent(on, "did not open a watch in time")
         except BaseException:
             call.cancel()
             raise
@@ -210,6 +185,10 @@ def _check(answer: Any, on: Connection) -> Any:
     if answer.canceled:
         raise CannotConnect(f"etcd at {on.endpoint} ended a watch: {answer.cancel_reason or 'no reason given'}")
     return answer
+
+
+def _entry(kv: Any) -> Entry:
+    return Entry(kv.key.decode(), kv.value, int(kv.mod_revision))
 
 
 def _change(event: Any) -> Change:

@@ -122,6 +122,13 @@ class Cluster:
         elif connection.certificates != _certificates(self._config.with_files()):
             self._drop()  # gRPC dials again by itself, but with the certificates that it was given
 
+    def silent(self, connection: Connection, what: str) -> NoReturn:
+        """Raise that etcd `what`, and go on elsewhere."""
+        if connection.user:
+            connection.metadata = None  # as in `failed`
+        self.gone(connection)
+        raise CannotConnect(f"etcd at {connection.endpoint} {what}")
+
     async def close(self) -> None:
         self._drop()
         await self._closing.ended()

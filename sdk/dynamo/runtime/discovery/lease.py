@@ -16,10 +16,11 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from dynamo.runtime.discovery.prefix_watch import read_epoch
+from dynamo.runtime.discovery.prefix_watch import epoch_of, read_epoch
 from dynamo.runtime.discovery.readiness import Written
 from dynamo.runtime.discovery.store import Lease, LeaseLost, Store
 from dynamo.runtime.errors import CannotConnect, DynamoException
+from dynamo.runtime.names import EPOCH_KEY
 
 GAP: Final = 0.1
 """Seconds between two writes of what changes often, at least."""
@@ -228,25 +229,35 @@ class LeaseKeeper:
         now = self._clock()
         if self._lease is not None and now < self._renew_at:
             return
-        await self._check_epoch()
+        lost = await self._look()
         if self._lease is not None and not await self._lease.keep_alive():
             log.warning("Lost the lease in etcd; registering again.")
             self._lease = None
         if self._lease is None:
             self._lease = await self._store.grant(self._ttl)
         else:
-            await self._look_for_lost_keys()
+            self._write_again(lost)
         self._renew_at = now + self._ttl / 3
 
-    async def _look_for_lost_keys(self) -> None:
-        """Look for keys that somebody deleted by hand."""
-        for key in list(self._keys.values()):
-            if key.stored and not (await self._store.read(key.key)).entries:
+    async def _look(self) -> list[LeasedKey]:
+        """Read the epoch, and return what is lost of our keys: one question, since a thousand processes ask it."""
+        stored = [key for key in self._keys.values() if key.stored]
+        revision, entries = await self._store.read_keys([EPOCH_KEY, *(key.key for key in stored)])
+        there = {entry.key: entry for entry in entries}
+        if (epoch := there.get(EPOCH_KEY)) is None:
+            self._note_epoch(*await read_epoch(self._store))
+        else:
+            self._note_epoch(epoch_of(epoch), revision)
+        return [key for key in stored if key.key not in there]
+
+    def _write_again(self, lost: list[LeasedKey]) -> None:
+        """Have keys written again that somebody deleted by hand."""
+        for key in lost:
+            if key.stored:
                 log.warning("Key %s was deleted from etcd by another process; writing it again.", key.key)
                 key.forget()
 
-    async def _check_epoch(self) -> None:
-        epoch, revision = await read_epoch(self._store)
+    def _note_epoch(self, epoch: str, revision: int) -> None:
         if self.epoch and (epoch != self.epoch or revision < self._revision):
             log.warning("etcd was replaced, or lost its data; registering again.")
             self._lease = None

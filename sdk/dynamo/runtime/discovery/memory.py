@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final, NamedTuple
 
 from dynamo.runtime.discovery.store import Change, Compacted, Entry, Lease, LeaseLost, Snapshot
@@ -135,6 +135,9 @@ class StoreWorld:
         entries = [held.entry for key, held in sorted(self._entries.items()) if key.startswith(prefix)]
         return Snapshot(self.revision, entries)
 
+    def read_keys(self, keys: Sequence[str]) -> Snapshot:
+        return Snapshot(self.revision, [self._entries[key].entry for key in keys if key in self._entries])
+
     def since(self, prefix: str, revision: int) -> list[Change]:
         """Return what happened from `revision` on."""
         if revision <= self._compacted:
@@ -223,6 +226,10 @@ class MemoryStore:
     async def read(self, prefix: str) -> Snapshot:
         self._world.check()
         return self._world.read(prefix)
+
+    async def read_keys(self, keys: Sequence[str]) -> Snapshot:
+        self._world.check()
+        return self._world.read_keys(keys)
 
     async def watch(self, prefix: str, start_revision: int) -> AsyncIterator[list[Change]]:
         world, wake = self._world, asyncio.Event()

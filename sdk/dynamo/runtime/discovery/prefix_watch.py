@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Callable
 from typing import Final
 
-from dynamo.runtime.discovery.store import Change, Compacted, Snapshot, Store
+from dynamo.runtime.discovery.store import Change, Compacted, Entry, Snapshot, Store
 from dynamo.runtime.errors import CannotConnect, DynamoException
 from dynamo.runtime.names import EPOCH_KEY
 
@@ -27,10 +27,15 @@ async def read_epoch(store: Store) -> tuple[str, int]:
     """Return the store's epoch and its present revision; whoever finds no epoch creates one."""
     revision, entries = await store.read(EPOCH_KEY)
     if entries:
-        return entries[0].value.decode(errors="replace"), revision
+        return epoch_of(entries[0]), revision
     mine = secrets.token_hex(8).encode()
     written, revision, theirs = await store.put_if(EPOCH_KEY, mine, None)
     return (mine if written or theirs is None else theirs).decode(errors="replace"), revision
+
+
+def epoch_of(entry: Entry) -> str:
+    """Return the epoch that its key holds."""
+    return entry.value.decode(errors="replace")
 
 
 class PrefixWatch:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple, Protocol
 
 from dynamo.runtime.errors import DynamoException
@@ -86,6 +86,12 @@ class Store(Protocol):
     async def delete(self, key: str) -> None: ...
 
     async def read(self, prefix: str) -> Snapshot: ...
+
+    async def read_keys(self, keys: Sequence[str]) -> Snapshot:
+        """Return those of the keys that are there, in the order asked for; up to a hundred at one revision.
+
+        At least one key must be asked for. Raises `CannotConnect`.
+        """
 
     def watch(self, prefix: str, start_revision: int) -> AsyncIterator[list[Change]]:
         """Yield changes from `start_revision` on, in order, in batches of one revision or more.
