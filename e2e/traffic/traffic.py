@@ -23,6 +23,7 @@ RATE = 20.0
 TOKENS = 40
 ANSWER_SECONDS = 60.0
 OPEN_SECONDS = 30.0
+MOST_CAUSES = 6
 PRIORITY = -10
 """Of the thread that asks; only root may have it."""
 
@@ -98,6 +99,16 @@ def _answers(url: str) -> bool:
         return False
 
 
+def _causes(error: BaseException) -> str:
+    """The error with all that it was raised from: "Connection error." alone doesn't say whether one was made."""
+    found: list[str] = []
+    cause: BaseException | None = error
+    while cause is not None and len(found) < MOST_CAUSES:
+        found.append(repr(cause))
+        cause = cause.__cause__ or cause.__context__
+    return " from ".join(found)
+
+
 class _Driver:
     def __init__(self, url: str, model: str, tokens: int, seen: Seen) -> None:
         self._url, self._model, self._tokens, self._seen = url, model, tokens, seen
@@ -118,7 +129,7 @@ class _Driver:
         try:
             wrong = await self._streamed(client)
         except OpenAIError as error:
-            wrong = repr(error)
+            wrong = _causes(error)
         if wrong:
             now = time.monotonic()
             self._seen.failures.append(f"at {begun - self._begun:.1f} s, after {now - begun:.2f} s: {wrong}")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynamo.runtime.request_plane.peer import TICK, Outbox
+from dynamo.runtime.request_plane.peer import MOST_ITEMS, TICK, Outbox
 from dynamo.runtime.request_plane.wire import FAILED, HEARTBEAT, StepFrame, decode_frame
 
 LIMIT = 1 << 20
@@ -64,7 +65,7 @@ def test_cancelled_streams_leave_nothing_behind() -> None:
     assert outbox.items is held
 
 
-items = st.lists(st.tuples(st.integers(0, 2**53), st.text(max_size=120)), max_size=60)
+items = st.lists(st.tuples(st.integers(0, 2**53), st.text(max_size=120)), max_size=300)
 
 
 @given(items, st.lists(st.integers(0, 2**53), max_size=200), st.integers(1024, 4096))
@@ -82,6 +83,23 @@ def test_large_steps_are_cut(sent: list[tuple[int, str]], accepted: list[int], l
     assert [stream for frame in found for stream in frame.accepted] == accepted
     with_items = [index for index, frame in enumerate(found) if frame.items]
     assert all(not frame.accepted for frame in found[(with_items or [0])[0] + 1 :] if with_items)
+
+
+@pytest.mark.parametrize("odd", [None, object()])
+def test_frames_have_few_items(odd: object) -> None:
+    """A client handles a frame as a whole, so none takes it long; also where one item of a step can't be sent."""
+    outbox, count = Outbox(7, 0.0), 2 * MOST_ITEMS + 3
+    for stream in range(count):
+        outbox.accept(stream)
+    outbox.items.extend((stream, "a" if stream or odd is None else odd) for stream in range(count))
+    found = frames(outbox)
+    assert [len(frame.items) for frame in found] == [MOST_ITEMS, MOST_ITEMS, 3]
+    assert [frame.accepted for frame in found] == [list(range(count)), [], []]
+    assert [frame.seq for frame in found] == [1, 2, 3]
+    assert [stream for stream, _, _ in contents(found)] == list(range(count))
+    assert outbox.failed == ([] if odd is None else [0])
+    outbox.items.append((1, "b"))
+    assert [frame.seq for frame in frames(outbox)] == [4]
 
 
 def test_an_item_over_the_limit_fails_its_stream_alone() -> None:
