@@ -146,6 +146,10 @@ bench-operator: $(VENV)/.dev ## the operator's cost, on a real API server with f
 chaos: $(VENV)/.dev ## processes killed, paused, slowed and cut off under traffic, by a seeded schedule; every request is judged
 	@PYTHONPATH=. exec $(BIN)/python -m bench.chaos $(ARGS)
 
+.PHONY: soak
+soak: $(VENV)/.dev ## two hours of the same work, and whether memory, descriptors, tasks or keys grow (ARGS="--minutes 30")
+	@PYTHONPATH=. exec $(BIN)/python -m bench.soak $(ARGS)
+
 .PHONY: fuzz
 fuzz: $(VENV)/.dev ## hostile input for everything that reads any, while what it costs others is watched
 	@$(ONE_THREAD) PATH="$(abspath $(BIN)):$$PATH" PYTHONPATH=. exec $(BIN)/python -m tests.fuzz $(ARGS)

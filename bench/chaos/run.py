@@ -94,24 +94,16 @@ class _Run:
 
     async def _warm_up(self) -> int:
         """Traffic that fills what is filled once; the tokens that the chat template adds."""
-        await until("both frontends know all workers", self._known, BACK)
-        first = make(0, CHAT, "x", 1, stream=False)
-        part = self._site.of("frontend")[0]
-        record = await Client(self._clock).send(first, part.name, part.port)
-        if record.usage is None:
-            raise TimeoutError(f"the first request failed: {record.status} {record.errors} {record.broken}")
+        await until("both frontends know all workers", lambda: known(self._site), BACK)
+        added = await template_tokens(self._site, self._clock)
         await self._traffic.run(-self._seed, self._options.rate, self._options.warm)
-        return int(record.usage["prompt_tokens"]) - 1
-
-    def _known(self) -> bool:
-        wanted = len(self._site.of("worker"))
-        return all(readings.instances_of(part.port) == wanted for part in self._site.of("frontend"))
+        return added
 
     async def _afterwards(self, traffic: Traffic, servers: Servers) -> None:
         """All is well again: requests are answered, and nothing is left of those before."""
         outcome = self._outcome
         with contextlib.suppress(TimeoutError):
-            await until("both frontends know all workers", self._known, SETTLE)
+            await until("both frontends know all workers", lambda: known(self._site), SETTLE)
         await traffic.check(5)
         began = time.monotonic()
         outcome.last, _ = await self._settled(servers)
@@ -138,6 +130,21 @@ class _Run:
     def _read(self) -> tuple[Sequence[Held], Servers]:
         parts = [*self._site.of("worker"), *self._site.of("frontend")]
         return [readings.held(part) for part in parts], readings.servers(self._site)
+
+
+def known(site: Site) -> bool:
+    """Whether every frontend can route to every worker."""
+    wanted = len(site.of("worker"))
+    return all(readings.instances_of(part.port) == wanted for part in site.of("frontend"))
+
+
+async def template_tokens(site: Site, clock: Callable[[], float]) -> int:
+    """The tokens that the chat template adds to a prompt; raises `TimeoutError` where nothing is answered."""
+    part = site.of("frontend")[0]
+    record = await Client(clock).send(make(0, CHAT, "x", 1, stream=False), part.name, part.port)
+    if record.usage is None:
+        raise TimeoutError(f"the first request failed: {record.status} {record.errors} {record.broken}")
+    return int(record.usage["prompt_tokens"]) - 1
 
 
 @contextlib.asynccontextmanager
