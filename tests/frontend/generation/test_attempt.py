@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import AbstractContextManager, nullcontext
 from random import Random
 from typing import Any
 
@@ -40,6 +41,9 @@ class View:
 
     def failed(self, key: InstanceKey, reason: str) -> None:
         """Nobody listens."""
+
+    def together(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
 
 class Call:

@@ -143,6 +143,7 @@ def test_card_with_missing_files_fails_alone(served: Any, echo: Any, within: Any
     served.worker(echo, wait=False, card=card)
     within("it failed", lambda: health(served)["models"].get("broken", {}).get("status") == "failed")
     assert "tokenizer.json" in health(served)["models"]["broken"]["reason"]
+    assert [served.metric("model_ready", model=name) for name in ("m", "broken")] == [1, 0]
     answer = served.post(TEXT, {**HELLO, "model": "broken"})
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "model_failed")
     assert served.post(TEXT, HELLO).status_code == 200

@@ -12,7 +12,7 @@ from tests.runtime.registries import KEY, PATH, Log, Site, play, watching
 from tests.waiting import until
 
 from dynamo.runtime.discovery.lease import GAP_MOST, write_gap
-from dynamo.runtime.discovery.membership import Instance, encode_instance
+from dynamo.runtime.discovery.membership import ClientRecord, Instance, Membership, encode_instance
 from dynamo.runtime.discovery.memory import MemoryStore
 from dynamo.runtime.discovery.registry import IdTaken
 from dynamo.runtime.endpoint import LEAVE_LIMIT
@@ -191,6 +191,36 @@ def test_a_client_of_many_instances_writes_its_key_less_often() -> None:
             await asyncio.sleep(0.01)
         await until("the last one is written", lambda: site.client_record(1)["failed"] == {"100": "59"})
         assert site.world.revision - before <= (time.monotonic() - began) / GAP_MOST + 2
+
+    play(case)
+
+
+def test_many_that_come_together_are_published_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is published lists all that are pending: once for each of them, it would be a million entries."""
+    listed: list[int] = []
+    acknowledgement = Membership.acknowledgement
+
+    def counting(known: Membership, kind: str) -> ClientRecord:
+        listed.append(len(known.pending))
+        return acknowledgement(known, kind)
+
+    monkeypatch.setattr(Membership, "acknowledgement", counting)
+
+    async def case(site: Site) -> None:
+        others = [InstanceKey(PATH, 100 + number) for number in range(300)]
+        store = MemoryStore(site.world)
+        for key in others:
+            await store.put(instance_key(key), encode_instance(Instance(**PATH._asdict(), id=key.id, nonce="n")))
+        view = await watching(site.registry(1), "frontend")
+        log = Log()
+        log.joined = lambda instance: view.pending(instance.key)  # type: ignore[method-assign]
+        view.listen(log)
+        assert len(view.instances) == 300
+        with view.together():
+            for key in others[:-1]:
+                view.loaded(key)
+        await until("one is left", lambda: site.client_record(1)["pending"] == [others[-1].id])
+        assert sum(listed) < 3 * len(others)
 
     play(case)
 

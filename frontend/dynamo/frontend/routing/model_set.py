@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import Collection, Iterator
+from contextlib import AbstractContextManager
 from itertools import chain
 from random import Random
 from typing import Any, Final, Protocol
@@ -56,6 +57,8 @@ class View(Protocol):
     def loaded(self, key: InstanceKey) -> None: ...
 
     def failed(self, key: InstanceKey, reason: str) -> None: ...
+
+    def together(self) -> AbstractContextManager[None]: ...
 
 
 class Worker(Candidate):
@@ -227,7 +230,7 @@ class ModelSet:
     def figured(self, worker: Worker, figures: dict[str, Any]) -> None:
         """Take over the figures that one of its instances has published."""
         worker.figure(figures)
-        self._several = self.most_ranks() > 1
+        self._several = worker.ranks > 1 or (self._several and self.most_ranks() > 1)
         if self.kv is not None:
             self.kv.router.has_ranks(worker.id, worker.ranks)
 

@@ -64,7 +64,9 @@ class ModelWatcher:
         self._suspects = Suspects(time.monotonic)
         self._of: dict[InstanceKey, ModelSet] = {}
         self._heard: set[str] = set()
-        self._listening: dict[InstanceKey, asyncio.Task[None]] = {}
+        self._listening: dict[str, asyncio.Task[None]] = {}
+        self._waiting: dict[InstanceKey, tuple[ModelCard, Any]] = {}
+        """Instances whose namespace isn't heard yet."""
 
     def joined(self, instance: Any) -> None:
         """Take in a new instance; those without a card are no models, those of other namespaces not ours."""
@@ -84,29 +86,43 @@ class ModelWatcher:
             self._add(card, instance)
         else:
             self._view.pending(instance.key)
-            self._listen(card, instance)
+            self.pool.expect(instance.key)
+            self._waiting[instance.key] = card, instance
+            self._listen(instance.key.path.namespace)
 
-    def _listen(self, card: ModelCard, instance: Any) -> None:
+    def _listen(self, namespace: str) -> None:
         """Have the namespace's inbox open before anything is asked there."""
-        key: InstanceKey = instance.key
 
         async def listen() -> None:
+            failure: str | None = None
             try:
-                await self._loader.listen(key.path.namespace)
+                await self._loader.listen(namespace)
             except DynamoException as error:
-                log.warning("namespace %s can't be listened to: %s", key.path.namespace, error)
-                self._view.failed(key, error.message)
-                self._listening.pop(key, None)
-                self.pool.arrived(key)
-                self.pool.announce()
-                return
-            self._heard.add(key.path.namespace)
-            self.pool.arrived(key)
-            if self._listening.pop(key, None) is not None:
-                self._add(card, instance)
+                log.warning("namespace %s can't be listened to: %s", namespace, error)
+                failure = error.message
+            else:
+                self._heard.add(namespace)
+            self._listening.pop(namespace)
+            self._enter(namespace, failure)
 
-        self.pool.expect(key)
-        self._listening[key] = asyncio.get_running_loop().create_task(listen(), name=f"listen {key.path.namespace}")
+        if namespace not in self._listening:
+            self._listening[namespace] = asyncio.get_running_loop().create_task(listen(), name=f"listen {namespace}")
+
+    def _enter(self, namespace: str, failure: str | None) -> None:
+        """Take in the instances that have waited for their namespace, or say why they can't be asked."""
+        with self._view.together():
+            for key in [key for key in self._waiting if key.path.namespace == namespace]:
+                card, instance = self._waiting.pop(key)
+                self.pool.arrived(key)
+                if failure is not None:
+                    self._view.failed(key, failure)
+                    continue
+                try:
+                    self._add(card, instance)
+                except Exception:  # a mistake with one instance must not take the others out of service
+                    log.exception("instance %014x of %s can't be taken in", key.id, key.path)
+        if failure is not None:
+            self.pool.announce()
 
     def _add(self, card: ModelCard, instance: Any) -> None:
         """Take an instance into its set."""
@@ -128,7 +144,7 @@ class ModelWatcher:
         self._publish(models, key)
         if models.model is None and models.loading is None:
             models.loading = asyncio.get_running_loop().create_task(self._load(models), name=f"load {models.name}")
-        self._gauges(models)
+        self._gauges(models, worker)
         self.pool.announce()
 
     def _way(self, card: ModelCard) -> tuple[RouterMode, KvOptions | None]:
@@ -177,8 +193,7 @@ class ModelWatcher:
         """Forget an instance that is gone."""
         self.pool.remove_broken(key)
         self.pool.arrived(key)
-        if (waiting := self._listening.pop(key, None)) is not None:
-            waiting.cancel()
+        self._waiting.pop(key, None)
         models = self._of.pop(key, None)
         if models is None and not self._prefills.left(key):
             return
@@ -245,8 +260,9 @@ class ModelWatcher:
             except BaseException as error:  # a tokenizer library may raise anything on a broken file, and panics
                 models.failure = f"its files can't be used: {describe(error)}"
                 log.warning("model '%s' can't be loaded", models.name, exc_info=True)
-            for key in models.workers:
-                self._publish(models, key)
+            with self._view.together():
+                for key in models.workers:
+                    self._publish(models, key)
             self._gauges(models)
             self.pool.announce()
             if models.model is not None:
@@ -255,11 +271,12 @@ class ModelWatcher:
                 return
             wait = RETRY_LOAD.after(wait)
 
-    def _gauges(self, models: ModelSet) -> None:
+    def _gauges(self, models: ModelSet, worker: Worker | None = None) -> None:
+        """Set the model's gauges, those of its instances by the one that has come, or by any: they are alike."""
         gauges = self._metrics.meter(models.name).gauges
-        gauges["model_ready"] = float(any(models.served for models in self.pool.sets() if models.name == models.name))
+        gauges["model_ready"] = float(any(other.served for other in self.pool.sets() if other.name == models.name))
         gauges["model_migration_limit"] = float(models.migration.limit)
         gauges["model_context_length"] = float(models.card.context_length or 0)
-        for worker in models.workers.values():
+        if (worker := worker or next(iter(models.workers.values()), None)) is not None:
             for name in _FIGURES:
                 gauges[f"model_{name}"] = float(worker.instance.figures.get(name) or gauges[f"model_{name}"])

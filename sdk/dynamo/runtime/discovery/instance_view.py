@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Final, Protocol
 
 import msgspec
@@ -61,6 +61,8 @@ class InstanceView:
         self.kind = "other"
         self._clock, self._ping, self._settle = clock, ping, settle
         self._known = Membership()
+        self._held = 0
+        """Blocks of `together` that are open."""
         self._listeners: list[InstanceListener] = []
         self._news = asyncio.Event()
         self._pings_due = asyncio.Event()
@@ -112,9 +114,9 @@ class InstanceView:
     def listen(self, listener: InstanceListener) -> Callable[[], None]:
         """Tell `listener` what is there and what happens; call the result to stop."""
         self._listeners.append(listener)
-        for instance in self._known.instances.values():
-            self._tell(listener, Joined(instance))
-        self.publish()
+        with self.together():
+            for instance in self._known.instances.values():
+                self._tell(listener, Joined(instance))
         return lambda: self._listeners.remove(listener)
 
     def pending(self, key: InstanceKey) -> None:
@@ -135,9 +137,21 @@ class InstanceView:
         self._known.failed[key] = reason
         self.publish()
 
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Publish what is said in the block once, at its end: what is published lists all instances that are pending,
+        so a thousand that come together would cost a million steps.
+        """
+        self._held += 1
+        try:
+            yield
+        finally:
+            self._held -= 1
+            self.publish()
+
     def publish(self) -> None:
         """Have the client's key written, if it has changed."""
-        if not self._known.epoch:
+        if self._held or not self._known.epoch:
             return
         value = msgspec.json.encode(self._known.acknowledgement(self.kind))
         if value != self.leased.value:
@@ -188,11 +202,11 @@ class InstanceView:
 
     def _apply(self, effects: list[Effect]) -> None:
         self.version = self._known.version
-        for effect in effects:
-            for listener in list(self._listeners):
-                self._tell(listener, effect)
-        self._settle(effects, False)
-        self.publish()
+        with self.together():
+            for effect in effects:
+                for listener in list(self._listeners):
+                    self._tell(listener, effect)
+            self._settle(effects, False)
         self._news.set()
         if self._known.next_ping() is not None:
             self._pings_due.set()
