@@ -11,6 +11,7 @@ import errno
 import logging
 import socket
 import ssl
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -44,7 +45,7 @@ class TlsListener:
         self._full, self._hit, self._refused = full, hit, refused
         self._seconds, self._shutdown_seconds = seconds, shutdown_seconds
         self._loop = asyncio.get_running_loop()
-        self._greeting: dict[asyncio.Task[None], None] = {}
+        self._greeting: OrderedDict[asyncio.Task[None], None] = OrderedDict()
         self.tasks: set[asyncio.Task[None]] = set()
         """Of handshakes, with those that were cut and have not ended."""
         self._pause: asyncio.TimerHandle | None = None
@@ -82,8 +83,7 @@ class TlsListener:
             return
         client.setblocking(False)
         while self._greeting and self._full(len(self._greeting)):
-            oldest = next(iter(self._greeting))
-            del self._greeting[oldest]
+            oldest, _ = self._greeting.popitem(last=False)
             oldest.cancel()
             self._refused(HANDSHAKE)
         task = self._loop.create_task(self._greet(client))

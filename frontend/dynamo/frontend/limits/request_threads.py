@@ -14,7 +14,7 @@ import contextvars
 import logging
 import os
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
@@ -44,7 +44,7 @@ class RequestThreads:
     ) -> None:  # fmt: skip
         self._executor = ThreadPoolExecutor(threads, "requests")
         self._free, self._most_waiting, self.seconds, self._refused = threads, most_waiting, seconds, refused
-        self._queues: dict[bytes, deque[asyncio.Future[None]]] = {}
+        self._queues: OrderedDict[bytes, deque[asyncio.Future[None]]] = OrderedDict()
         """Who waits, by caller; the caller that has waited longest for a turn comes first."""
         self.waiting = 0
         self._trim: asyncio.TimerHandle | None = None
@@ -93,10 +93,9 @@ class RequestThreads:
     def leave(self) -> None:
         """Give the thread back: the next caller's first request gets it."""
         while self._queues:
-            caller, queue = next(iter(self._queues.items()))
+            caller, queue = self._queues.popitem(last=False)
             place = queue.popleft()
             self.waiting -= 1
-            del self._queues[caller]
             if queue:
                 self._queues[caller] = queue  # behind the other callers
             if not place.done():  # else it has stopped waiting, and is about to say so

@@ -8,6 +8,7 @@ that goes to and fro reports each reason once in five minutes (`EventRateLimit`)
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from hashlib import sha256
@@ -53,7 +54,7 @@ class EventRateLimit:
     """Keeps a reason from being sent too often."""
 
     def __init__(self) -> None:
-        self._sent: dict[tuple[str, str], datetime] = {}
+        self._sent: OrderedDict[tuple[str, str], datetime] = OrderedDict()
 
     def allows(self, uid: str, reason: str, now: datetime) -> bool:
         """Return whether a reason may be sent now, and count it as sent then."""
@@ -61,7 +62,7 @@ class EventRateLimit:
         spoken = last is None or (now - last).total_seconds() >= QUIET_SECONDS
         self._sent[uid, reason] = now if last is None or spoken else last
         while len(self._sent) > REMEMBERED:
-            del self._sent[next(iter(self._sent))]
+            self._sent.popitem(last=False)
         return spoken
 
 

@@ -9,6 +9,7 @@ moments: replaying everything after the oldest of them ends in the same, since t
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -38,7 +39,7 @@ class EventReader:
         """The last number that is known to exist."""
         self._stale = False
         self._most, self._most_names = most_waiting, most_waiting_names
-        self._waiting: dict[int, KvStep] = {}
+        self._waiting: OrderedDict[int, KvStep] = OrderedDict()
         self._waiting_names = 0
         self._ranks: set[int] = set()
         self._round: list[Part] | None = None
@@ -108,7 +109,7 @@ class EventReader:
         self._waiting[seq] = step
         self._waiting_names += _size(step)
         while len(self._waiting) > self._most or self._waiting_names > self._most_names:
-            self._waiting_names -= _size(self._waiting.pop(next(iter(self._waiting))))
+            self._waiting_names -= _size(self._waiting.popitem(last=False)[1])
 
     def _drain(self) -> list[KvStep]:
         """Return what waited and is next."""

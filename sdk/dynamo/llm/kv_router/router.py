@@ -10,6 +10,7 @@ import asyncio
 import itertools
 import logging
 import time
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from random import Random
@@ -83,7 +84,7 @@ class KvRouter:
         self.sharing: Sharing | None = self._replicas
         self._figures: dict[InstanceKey, dict[str, Any]] = {}
         self._numbers = itertools.count()
-        self._booked: dict[str, Booking] = {}
+        self._booked: OrderedDict[str, Booking] = OrderedDict()
         self._starting: asyncio.Task[None] | None = None
         self._client: Client
         self._view: InstanceView

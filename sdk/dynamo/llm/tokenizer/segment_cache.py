@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 import threading
 from bisect import bisect_left
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -29,7 +30,7 @@ _SHORT: Final = 2048
 """Characters of a text that an expression splits faster than `Cutter` can ask for each place."""
 _ONCE: Final = 4096
 """Long segments that came once."""
-_ENTRY: Final = 200
+_ENTRY: Final = 250
 """What a cached segment costs beside its text and ids, roughly."""
 
 
@@ -231,8 +232,8 @@ class SegmentCache:
         """
         self._limit = limit
         self._hesitate_from = hesitate_from
-        self._came_once: dict[int, None] = {}
-        self._ids: dict[str, tuple[int, ...]] = {}
+        self._came_once: OrderedDict[int, None] = OrderedDict()
+        self._ids: OrderedDict[str, tuple[int, ...]] = OrderedDict()
         # Tuples of numbers: the garbage collector looks at them once and never again.
         self._lock = threading.Lock()
         self.bytes = 0
@@ -251,11 +252,12 @@ class SegmentCache:
             known, hits = self._ids, 0
             for index, part in enumerate(parts):
                 if type(part) is str:
-                    ids = known.pop(part, None)
+                    ids = known.get(part)
                     if ids is None:
                         unknown.append(index)
                     else:
-                        known[part] = parts[index] = ids
+                        known.move_to_end(part)
+                        parts[index] = ids
                         hits += 1
             self.hits += hits
             self.misses += len(unknown)
@@ -272,8 +274,7 @@ class SegmentCache:
             self._ids[segment] = tuple(ids)
             self.bytes += size
             while self.bytes > self._limit:
-                oldest = next(iter(self._ids))
-                self.bytes -= _size(oldest, self._ids.pop(oldest))
+                self.bytes -= _size(*self._ids.popitem(last=False))
 
     def _hesitates(self, segment: str) -> bool:
         if self._hesitate_from is None or len(segment) < self._hesitate_from:
@@ -284,7 +285,7 @@ class SegmentCache:
             return False
         came[mark] = None
         if len(came) > _ONCE:
-            del came[next(iter(came))]
+            came.popitem(last=False)
         return True
 
 

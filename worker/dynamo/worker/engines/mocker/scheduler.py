@@ -7,7 +7,7 @@ blocks of a `BlockPool`, which is the simulated KV cache.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
@@ -83,7 +83,8 @@ class BlockPool:
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self._active: dict[int, int] = {}
-        self._inactive: dict[int, None] = {}
+        self._inactive: OrderedDict[int, None] = OrderedDict()
+        """The least recently used first. A `dict` looks for its first entry behind the places of all that have gone."""
         self._nameless = 0
         self._stored: dict[int, None] = {}
         self._removed: dict[int, None] = {}
@@ -171,8 +172,7 @@ class BlockPool:
         return step
 
     def _evict(self) -> None:
-        name = next(iter(self._inactive))
-        del self._inactive[name]
+        name, _ = self._inactive.popitem(last=False)
         if name in self._stored:
             del self._stored[name]
         else:
