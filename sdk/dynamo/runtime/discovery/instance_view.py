@@ -139,8 +139,9 @@ class InstanceView:
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
-        """Publish what is said in the block once, at its end: what is published lists all instances that are pending,
-        so a thousand that come together would cost a million steps.
+        """Publish what is said in the block once, at its end.
+
+        What is published lists all instances that are pending: a thousand that come together would cost a million steps.
         """
         self._held += 1
         try:
