@@ -141,7 +141,7 @@ class InstanceView:
     def together(self) -> Iterator[None]:
         """Publish what is said in the block once, at its end.
 
-        What is published lists all instances that are pending: a thousand that come together would cost a million steps.
+        What is published lists all that are pending: a thousand that come together would cost a million steps.
         """
         self._held += 1
         try:
