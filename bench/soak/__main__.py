@@ -86,15 +86,20 @@ async def _soak(
     except ExceptionGroup as failed:
         raise BenchError("; ".join(f"{type(one).__name__}: {one}" for one in failed.exceptions)) from failed
     readings: list[Readings] = []
+    expected: set[str] = set()
     wrong: list[str] = []
     if served is not None:
         readings.append(served.readings)
+        expected |= {*serving.STAY, *serving.SERVERS}
         wrong = served.violations
         click.echo(f"{served.requests} requests, {len(wrong)} ended wrong")
     if operated is not None:
         readings.append(operated.readings)
+        expected.add("operator")
         click.echo(f"{operated.made} pipelines were made, and all but the last {pipelines.THERE} deleted")
-    growths = [judged(series) for each in readings for series in each.series()]
+    growths = [judged(series, seconds) for each in readings for series in each.series()]
+    if missing := expected - {growth.of for growth in growths}:
+        raise BenchError(f"nothing could be read of {', '.join(sorted(missing))}")
     _report(growths, wrong)
     return not wrong and not any(growth.missed for growth in growths)
 

@@ -15,6 +15,8 @@ from typing import Final
 
 WARM: Final = 0.25
 """Share of a run in which caches fill; what is read then isn't judged."""
+READ_UNTIL: Final = 0.9
+"""Share of a run after which there must be a reading."""
 LEAST: Final = 12
 """Readings without which nothing is said."""
 MOST_PAIRED: Final = 400
@@ -67,10 +69,14 @@ def slope(times: Sequence[float], values: Sequence[float]) -> float:
     return median(slopes) if slopes else 0.0
 
 
-def judged(series: Series) -> Growth:
-    """Judge one figure; raises `ValueError` where there are too few readings after the warm-up."""
-    end = max(series.times, default=0.0)
-    points = [(t, v) for t, v in zip(series.times, series.values, strict=True) if t >= end * WARM]
+def judged(series: Series, seconds: float) -> Growth:
+    """Judge one figure of a run of so many seconds.
+
+    Raises `ValueError` where there are too few readings after the warm-up, or none near the end.
+    """
+    points = [(t, v) for t, v in zip(series.times, series.values, strict=True) if t >= seconds * WARM]
+    if max(series.times, default=0.0) < seconds * READ_UNTIL:
+        raise ValueError(f"{series.of} gave no reading of {series.what} near the end: see its log")
     if len(points) < LEAST:
         raise ValueError(f"{len(points)} readings of {series.of} after the warm-up, {LEAST} are needed: run for longer")
     times, values = [t for t, _ in points], [v for _, v in points]

@@ -7,7 +7,6 @@ stays the same; each step makes one, changes one and deletes the oldest.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections import deque
 from collections.abc import Callable
@@ -30,13 +29,16 @@ START_SECONDS: Final = 60.0
 
 async def soak(folder: Path, seconds: float, sample: float, say: Callable[[str], None]) -> Pipelines:
     """Run it; raises `BenchError` where something doesn't start, or no pipeline becomes Ready any more."""
-    plane = await asyncio.to_thread(Plane(folder).__enter__)
+    plane = Plane(folder)
+    starting = asyncio.ensure_future(asyncio.to_thread(plane.__enter__))
     try:
+        await asyncio.shield(starting)
         plane.namespaces(NAMESPACES)
         operator = subject.start(plane)
         await subject.until_reconciled(operator, 0, START_SECONDS)
         return await Pipelines(plane, operator, say).run(seconds, sample)
     finally:
+        await asyncio.wait([starting])  # a thread can't be cancelled: it goes on starting
         await asyncio.to_thread(plane.__exit__)
 
 
@@ -88,8 +90,7 @@ class Pipelines:
         while True:
             await asyncio.sleep(sample)
             self._plane.servers.check()
-            with contextlib.suppress(OSError):
-                self._look()
+            self._look()
 
     def _look(self) -> None:
         (pid,) = self._plane.servers.pids(self._operator.role)

@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -91,7 +92,9 @@ class Serving:
         finally:
             for task in beside:
                 task.cancel()
-            await asyncio.gather(*beside, return_exceptions=True)
+            ended = await asyncio.gather(*beside, return_exceptions=True)
+        if failed := [one for one in ended if isinstance(one, Exception)]:
+            raise failed[0]
         records = self._traffic.records
         self.requests = len(records)
         facts = Facts(self._faults.windows, self._traffic.stalls, overhead)
@@ -99,21 +102,21 @@ class Serving:
         return self
 
     async def _read(self, sample: float) -> None:
+        looks: list[Callable[[float], None]] = [partial(self._note, self._site.parts[name]) for name in STAY]
+        looks.append(self._note_servers)
         while True:
             await asyncio.sleep(sample)
-            with contextlib.suppress(OSError, KeyError):  # a server that is away for a moment
-                await asyncio.to_thread(self._look)
+            for look in looks:
+                with contextlib.suppress(OSError, KeyError):  # one that is away for a moment; `judged` counts them
+                    await asyncio.to_thread(look, self._clock())
 
-    def _look(self) -> None:
-        now = self._clock()
-        for part in (self._site.parts[name] for name in STAY):
-            self._note(now, part)
+    def _note_servers(self, now: float) -> None:
         there = readings.servers(self._site)
         listened = sum(map(len, there.subjects))
         self.readings.add(now, "etcd", keys=len(there.keys))
         self.readings.add(now, "nats", connections=len(there.subjects), subscriptions=listened)
 
-    def _note(self, now: float, part: Part) -> None:
+    def _note(self, part: Part, now: float) -> None:
         held = readings.held(part)
         self.readings.add(
             now, part.name, megabytes=held.megabytes, files=held.files, threads=held.threads, tasks=held.tasks

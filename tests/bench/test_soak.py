@@ -27,7 +27,7 @@ def memory(of_hour: float, *, noise: float = 0.0, warm_up: float = 0.0, seconds:
 @pytest.mark.parametrize(("of_hour", "missed"), [(0.0, False), (0.5, False), (2.0, True), (60.0, True), (-3.0, False)])
 def test_memory_is_judged_by_its_slope(of_hour: float, missed: bool) -> None:
     """What fills caches at first isn't growth, and noise of half a megabyte hides none."""
-    found = judged(memory(of_hour, noise=0.5, warm_up=80.0))
+    found = judged(memory(of_hour, noise=0.5, warm_up=80.0), HOUR)
     assert found.an_hour == pytest.approx(of_hour, abs=0.3)
     assert found.missed is missed
     assert ("MISSED" in str(found)) is missed
@@ -37,7 +37,7 @@ def test_single_peaks_are_no_growth() -> None:
     """A reading in the middle of large requests says nothing; the same for the last ones of a run."""
     flat = memory(0.0)
     values = [value + 300 if number % 10 == 0 or number > 350 else value for number, value in enumerate(flat.values)]
-    assert judged(Series("f", "megabytes", flat.times, values, is_memory=True)).an_hour == pytest.approx(0.0)
+    assert judged(Series("f", "megabytes", flat.times, values, is_memory=True), HOUR).an_hour == pytest.approx(0.0)
 
 
 @pytest.mark.parametrize(("last", "missed"), [(40.0, False), (41.0, False), (44.0, True)])
@@ -45,12 +45,15 @@ def test_counts_are_judged_by_their_rise(last: float, missed: bool) -> None:
     """One descriptor more is a moment's; some more that stay are a leak."""
     times = [float(number) for number in range(100)]
     values = [40.0 if number < 60 else last for number in range(100)]
-    assert judged(Series("worker-1", "files", times, values)).missed is missed
+    assert judged(Series("worker-1", "files", times, values), 100).missed is missed
 
 
-def test_a_run_that_is_too_short_is_not_judged() -> None:
+def test_what_was_hardly_read_is_not_judged() -> None:
+    """Too few readings, or none near the end: what has stopped to answer doesn't grow either."""
     with pytest.raises(ValueError, match="run for longer"):
-        judged(memory(0.0, seconds=100))
+        judged(memory(0.0, seconds=100), 100)
+    with pytest.raises(ValueError, match="near the end"):
+        judged(memory(0.0, seconds=HOUR / 2), HOUR)
 
 
 def test_slopes_of_little() -> None:

@@ -8,7 +8,7 @@
     ├── WorkerUnavailable    draining      the instance is leaving                  (retryable)
     ├── CapacityExceeded     full          the instance has no room                 (retryable)
     ├── Disconnected         worker_lost   the instance died with the stream open   (retryable)
-    ├── StreamIncomplete     incomplete    a frame was lost on the way              (retryable)
+    ├── StreamIncomplete     incomplete    a frame was lost, or the worker left unseen (retryable)
     ├── EngineShutdown       shutdown      the engine stopped with the stream open  (retryable)
     ├── EngineError          engine_error  the engine failed on this request
     ├── ProtocolMismatch     version       the two sides speak different versions

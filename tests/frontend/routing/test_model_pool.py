@@ -13,11 +13,14 @@ import httpx
 import openai
 import pytest
 
+from dynamo.frontend.routing import model_watcher
+from dynamo.frontend.routing.model_loader import Loader
 from dynamo.llm.model_card import FileRef, ModelCard
 from dynamo.llm.protocols import delta
-from dynamo.runtime.errors import CapacityExceeded, EngineShutdown, InvalidArgument, WorkerUnavailable
+from dynamo.runtime.errors import CannotConnect, CapacityExceeded, EngineShutdown, InvalidArgument, WorkerUnavailable
 from dynamo.runtime.http.system_server import runtime_health
 from dynamo.runtime.names import EndpointPath, InstanceKey
+from dynamo.runtime.process.backoff import Backoff
 from dynamo.runtime.transport.bus import Verdict
 
 TEXT = "/v1/completions"
@@ -57,6 +60,22 @@ def test_come_and_go(site: Any, echo: Any, within: Any) -> None:
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "no_instances")
     assert site.metric("model_ready", model="m") == 0
     site.worker(echo)
+    assert site.post(TEXT, HELLO).status_code == 200
+
+
+def test_a_namespace_is_listened_to_again(site: Any, echo: Any, within: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What can't be asked for a moment, or for a mistake, is named, and taken in without a newcomer."""
+    listen, failures = Loader.listen, [CannotConnect("the bus is away"), ZeroDivisionError("a mistake")]
+
+    async def failing(loader: Loader, namespace: str) -> None:
+        if failures:
+            raise failures.pop(0)
+        await listen(loader, namespace)
+
+    monkeypatch.setattr(Loader, "listen", failing)
+    monkeypatch.setattr(model_watcher, "RETRY_LOAD", Backoff(0.1, 0.2))
+    site.worker(echo)
+    assert failures == []
     assert site.post(TEXT, HELLO).status_code == 200
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import time
 
 import msgspec
 import pytest
 from tests.runtime.registries import KEY, PATH, Log, Site, play, watching
 from tests.waiting import until
 
-from dynamo.runtime.errors import CannotConnect
+from dynamo.runtime.discovery.memory import MemoryStore
+from dynamo.runtime.discovery.store import Snapshot
+from dynamo.runtime.errors import CannotConnect, InvalidArgument
 from dynamo.runtime.names import InstanceKey, client_key, instance_key
 from dynamo.runtime.transport.bus import Verdict
 
@@ -31,6 +35,29 @@ def test_a_lost_lease_is_replaced() -> None:
         assert registration.revision > first
         assert log.lines == ["joined 5"]
         assert KEY in view.instances
+
+    play(case)
+
+
+def test_a_lease_outlives_reads_that_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that may not read what it looks for keeps its lease, and so its keys; it says what is refused."""
+
+    async def refuse(store: MemoryStore, keys: object) -> Snapshot:
+        raise InvalidArgument("you may not read that")
+
+    async def case(site: Site) -> None:
+        worker = site.registry(5, ttl=0.6)
+        registration = await worker.register(KEY)
+        revision = registration.revision
+        monkeypatch.setattr(MemoryStore, "read_keys", refuse)
+        await until("it is told", lambda: "may not read" in worker.store_away)
+        end = time.monotonic() + 1.5
+        while time.monotonic() < end:
+            site.world.expire()
+            assert site.world.get(instance_key(KEY)) is not None
+            await asyncio.sleep(0.05)
+        assert registration.revision == revision
+        monkeypatch.undo()
 
     play(case)
 

@@ -255,15 +255,17 @@ def test_in_the_grace_after_a_reconnect_no_responders_is_no_death() -> None:
 
 
 def test_a_worker_that_left_in_an_outage_died_of_nothing_that_was_open() -> None:
-    """Of what was sent afterwards it may have died; and of everything, once it was heard again."""
-    client = Client(1)
+    """Of what was sent afterwards it may have died, also where that had waited for the bus."""
+    client = Client(1, 2)
     client.frame(1, accepted=[1])
-    client.inbox.reconnected(1)
-    later = client.streams[2] = Stream(2)
+    client.inbox.reconnected(2)
+    client.streams[2].open.sent = True
+    later = client.streams[3] = Stream(3)
     client.inbox.open(later.open, 0.2)
     later.open.sent = True
     client.inbox.no_responders(6.0, grace=False, asked=5.9)
-    assert (client.streams[1].codes, later.codes) == (["incomplete"], ["worker_lost"])
+    assert client.streams[1].codes == ["incomplete"]
+    assert (client.streams[2].codes, later.codes) == (["worker_lost"], ["worker_lost"])
 
 
 @pytest.mark.parametrize("heard", ["frame", "pong"])

@@ -94,35 +94,46 @@ class ModelWatcher:
         """Have the namespace's inbox open before anything is asked there."""
 
         async def listen() -> None:
-            failure: str | None = None
-            try:
-                await self._loader.listen(namespace)
-            except DynamoException as error:
-                log.warning("namespace %s can't be listened to: %s", namespace, error)
-                failure = error.message
-            else:
-                self._heard.add(namespace)
-            self._listening.pop(namespace)
-            self._enter(namespace, failure)
+            wait = 0.0
+            while self._waiting_in(namespace):
+                try:
+                    await self._loader.listen(namespace)
+                except Exception as error:
+                    mistake = None if isinstance(error, DynamoException) else error
+                    log.warning("namespace %s can't be listened to: %s", namespace, error, exc_info=mistake)
+                    self._refuse(namespace, describe(error))
+                    wait = RETRY_LOAD.after(wait)
+                    await asyncio.sleep(wait)
+                else:
+                    self._heard.add(namespace)
+                    self._enter(namespace)
+            del self._listening[namespace]
 
         if namespace not in self._listening:
             self._listening[namespace] = asyncio.get_running_loop().create_task(listen(), name=f"listen {namespace}")
 
-    def _enter(self, namespace: str, failure: str | None) -> None:
-        """Take in the instances that have waited for their namespace, or say why they can't be asked."""
+    def _waiting_in(self, namespace: str) -> list[InstanceKey]:
+        return [key for key in self._waiting if key.path.namespace == namespace]
+
+    def _enter(self, namespace: str) -> None:
+        """Take in the instances that have waited for their namespace."""
         with self._view.together():
-            for key in [key for key in self._waiting if key.path.namespace == namespace]:
+            for key in self._waiting_in(namespace):
                 card, instance = self._waiting.pop(key)
                 self.pool.arrived(key)
-                if failure is not None:
-                    self._view.failed(key, failure)
-                    continue
                 try:
                     self._add(card, instance)
-                except Exception:  # a mistake with one instance must not take the others out of service
+                except Exception as error:  # a mistake with one instance must not take the others out of service
                     log.exception("instance %014x of %s can't be taken in", key.id, key.path)
-        if failure is not None:
-            self.pool.announce()
+                    self._view.failed(key, describe(error))
+
+    def _refuse(self, namespace: str, reason: str) -> None:
+        """Say why the instances that wait can't be asked; it is tried again."""
+        with self._view.together():
+            for key in self._waiting_in(namespace):
+                self.pool.arrived(key)
+                self._view.failed(key, reason)
+        self.pool.announce()
 
     def _add(self, card: ModelCard, instance: Any) -> None:
         """Take an instance into its set."""
@@ -272,11 +283,13 @@ class ModelWatcher:
             wait = RETRY_LOAD.after(wait)
 
     def _gauges(self, models: ModelSet, worker: Worker | None = None) -> None:
-        """Set the model's gauges, those of its instances by the one that has come, or by any: they are alike."""
+        """Set the model's gauges: those of an instance by the one that has come, or by the oldest."""
         gauges = self._metrics.meter(models.name).gauges
         gauges["model_ready"] = float(any(other.served for other in self.pool.sets() if other.name == models.name))
         gauges["model_migration_limit"] = float(models.migration.limit)
         gauges["model_context_length"] = float(models.card.context_length or 0)
         if (worker := worker or next(iter(models.workers.values()), None)) is not None:
             for name in _FIGURES:
-                gauges[f"model_{name}"] = float(worker.instance.figures.get(name) or gauges[f"model_{name}"])
+                figure = worker.instance.figures.get(name)
+                if figure and isinstance(figure, int | float):
+                    gauges[f"model_{name}"] = float(figure)

@@ -31,7 +31,8 @@ class LeaseRenewals:
 
     async def renew(self, lease: int) -> bool:
         """Renew a lease; False where etcd has none of that number. Raises `CannotConnect`."""
-        return await self._cluster.call(lambda on: self._renew(on, lease)) > 0
+        async with self._turn:
+            return await self._cluster.call(lambda on: self._renew(on, lease)) > 0
 
     def close(self) -> None:
         """Close the stream; the next renewal opens another one."""
@@ -40,22 +41,21 @@ class LeaseRenewals:
             stream.cancel()
 
     async def _renew(self, on: Connection, lease: int) -> int:
-        async with self._turn:
-            stream = self._open(on)
-            try:
-                async with asyncio.timeout(CALL_TIMEOUT):
-                    await stream.write(rpc.LeaseKeepAliveRequest(ID=lease))
-                    answer = await stream.read()
-            except TimeoutError:
-                self.close()
-                self._cluster.silent(on, "did not renew a lease in time")
-            except BaseException:  # an answer that comes later would be taken for the next one's
-                self.close()
-                raise
-            if answer is grpc.aio.EOF:
-                self.close()
-                raise CannotConnect(f"etcd at {on.endpoint} ended the lease's stream")
-            return int(answer.TTL)
+        stream = self._open(on)
+        try:
+            async with asyncio.timeout(CALL_TIMEOUT):
+                await stream.write(rpc.LeaseKeepAliveRequest(ID=lease))
+                answer = await stream.read()
+        except TimeoutError:
+            self.close()
+            self._cluster.silent(on, "did not renew a lease in time")
+        except BaseException:  # an answer that comes later would be taken for the next one's
+            self.close()
+            raise
+        if answer is grpc.aio.EOF or lease != answer.ID:
+            self.close()
+            raise CannotConnect(f"etcd at {on.endpoint} ended the lease's stream")
+        return int(answer.TTL)
 
     def _open(self, on: Connection) -> Any:
         """Return the stream of this connection: the one there is, unless it has ended meanwhile."""

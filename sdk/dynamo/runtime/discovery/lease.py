@@ -229,7 +229,13 @@ class LeaseKeeper:
         now = self._clock()
         if self._lease is not None and now < self._renew_at:
             return
-        lost = await self._look()
+        lost, refused = list[LeasedKey](), None
+        try:
+            lost = await self._look()
+        except CannotConnect:
+            raise
+        except DynamoException as error:  # what etcd won't let us read must not cost the lease, and all keys with it
+            refused = error
         if self._lease is not None and not await self._lease.keep_alive():
             log.warning("Lost the lease in etcd; registering again.")
             self._lease = None
@@ -237,6 +243,8 @@ class LeaseKeeper:
             self._lease = await self._store.grant(self._ttl)
         else:
             self._write_again(lost)
+        if refused is not None:
+            raise refused
         self._renew_at = now + self._ttl / 3
 
     async def _look(self) -> list[LeasedKey]:

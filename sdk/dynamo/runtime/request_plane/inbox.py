@@ -79,7 +79,7 @@ class Inbox:
         self._ghosts: dict[int, float] = {}
         self._heard = now
         self._in_outage = 0
-        """The last stream that was open while the bus was away, until the worker is heard again; 0: none."""
+        """The last stream that was opened before the bus came back, until the worker is heard again; 0: none."""
         self._pinged: float | None = None
         self._asked = now
         self._suspect_since = now
@@ -283,7 +283,7 @@ class Inbox:
             stream.since += seconds
 
     def reconnected(self, last_stream: int) -> None:
-        """Note that the bus was away: of a worker that left meanwhile, no stream up to that one was the cause."""
+        """Note that the bus was away: a worker that left meanwhile did so for none of those that it had accepted."""
         self._in_outage = last_stream
 
     def tick(self, now: float) -> bool:
@@ -377,8 +377,11 @@ class Inbox:
             self.end(stream, gone, now, tell=True)
 
     def _lost(self, stream: OpenStream) -> DynamoException:
-        """Return how a stream ends whose worker is gone: where that left during an outage, it hasn't died of it."""
-        if stream.stream <= self._in_outage:
+        """Return how a stream ends whose worker is gone: where that left during an outage, it hasn't died of it.
+
+        A stream that it hadn't accepted was sent anew when the bus came back, so it may well have died of that one.
+        """
+        if stream.accepted and stream.stream <= self._in_outage:
             return StreamIncomplete("the worker left while the message bus was away")
         return Disconnected("the worker was lost")
 

@@ -31,7 +31,8 @@ UNENCODABLE: Final = (TypeError, ValueError, OverflowError, RecursionError)
 """What msgspec raises for data that has no place in a message."""
 
 MOST_ITEMS: Final = 128
-"""Of one frame. A client handles a frame as a whole, some 20 us an item, and nothing else meanwhile."""
+"""Of one frame, which a client handles as a whole: some 20 us an item. It handles together what came with one read from
+the bus, so only frames beside the bus let others in between."""
 _ACCEPTED_BYTES: Final = 9
 _FRAME_BYTES: Final = 64
 
