@@ -101,6 +101,11 @@ class Readings:
             times.append(at)
             values.append(value)
 
+    def line(self) -> str:
+        """The last readings of memory, in one line; who waits for hours sees that it goes on."""
+        last = {of: values[-1] for (of, what), (_, values) in self._of.items() if what == "megabytes"}
+        return ", ".join(f"{of} {value:.0f} MB" for of, value in sorted(last.items()))
+
     def series(self) -> list[Series]:
         """All that was read; megabytes by their name."""
         return [

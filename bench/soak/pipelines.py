@@ -7,6 +7,7 @@ stays the same; each step makes one, changes one and deletes the oldest.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections import deque
 from collections.abc import Callable
@@ -19,6 +20,8 @@ from bench.operator.plane import Plane
 from bench.processes import rss_mb
 from bench.soak.growth import Readings
 
+TOLD_EACH: Final = 30
+"""Readings after which the last one is shown."""
 THERE: Final = 30
 """Pipelines that are there at any time."""
 PACE: Final = 2.0
@@ -87,8 +90,10 @@ class Pipelines:
         await client.send("PATCH", _path(number), {"spec": {"replicas": replicas}}, "application/merge-patch+json")
 
     async def _read(self, sample: float) -> None:
-        while True:
+        for number in itertools.count(1):
             await asyncio.sleep(sample)
+            if number % TOLD_EACH == 0:
+                self._say(f"{self.readings.line()}; {self.made} pipelines so far")
             self._plane.servers.check()
             self._look()
 

@@ -33,6 +33,8 @@ EVERY: Final = 20.0
 SERVER_EACH: Final = 10
 """Each tenth time a server is killed instead."""
 AWAY: Final = 1.0
+TOLD_EACH: Final = 30
+"""Readings after which the last one is shown."""
 QUIET: Final = 30.0
 """Seconds at the end in which nothing happens, so that all is as it was."""
 SEED: Final = 2
@@ -71,7 +73,7 @@ class Serving:
     """One run, with what was read and what was wrong."""
 
     def __init__(self, site: Site, say: Callable[[str], None]) -> None:
-        self._site, self._began = site, time.monotonic()
+        self._site, self._say, self._began = site, say, time.monotonic()
         self._faults = Faults(site, self._clock, say)
         self._traffic = Traffic(site.of("frontend"), self._faults.windows, self._clock)
         self.readings = Readings()
@@ -104,8 +106,10 @@ class Serving:
     async def _read(self, sample: float) -> None:
         looks: list[Callable[[float], None]] = [partial(self._note, self._site.parts[name]) for name in STAY]
         looks.append(self._note_servers)
-        while True:
+        for number in itertools.count(1):
             await asyncio.sleep(sample)
+            if number % TOLD_EACH == 0:
+                self._say(self.readings.line())
             for look in looks:
                 with contextlib.suppress(OSError, KeyError):  # one that is away for a moment; `judged` counts them
                     await asyncio.to_thread(look, self._clock())

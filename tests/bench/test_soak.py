@@ -74,6 +74,14 @@ def test_readings_are_sorted_into_series() -> None:
     ]  # fmt: skip
 
 
+def test_the_last_memory_in_a_line() -> None:
+    readings = Readings()
+    readings.add(1.0, "b", files=3, megabytes=7.5)
+    readings.add(2.0, "b", megabytes=8.6)
+    readings.add(2.0, "a", keys=1)
+    assert readings.line() == "b 9 MB"
+
+
 def test_everybody_but_those_that_are_read_goes_both_ways() -> None:
     """By themselves and outright; servers are killed, too; at the end nothing happens."""
     faults = serving.churn(HOUR)
