@@ -14,6 +14,7 @@ from e2e.traffic.watching import PATIENCE_SECONDS, Truth, watched
 
 NAME = "busy"
 ROLL_SECONDS = 300
+SHOWN = 10
 SLOW: Object = {"speedup_ratio": 0.25}
 """Streams of about a second, so that every change meets some of them."""
 
@@ -32,6 +33,8 @@ class Load(NamedTuple):
         Nor more workers than frontends had, as long as there is an operator to say so.
         """
         note("streams", str(self.seen))
+        for failure in self.seen.failures[:SHOWN]:  # what pytest shows of an assertion is cut
+            note("failed", failure)
         note("status", str(self.truth))
         assert self.seen.failures == []
         assert self.seen.complete == self.seen.sent > 0
