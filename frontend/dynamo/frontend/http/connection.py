@@ -163,8 +163,11 @@ class Connection(BoundedProtocol):
         super().end_request()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        self._running = cycle
-        super()._start_asgi_task(cycle, app)
+        self._running, starts = cycle, self.server_state.starts
+        if starts.now():
+            super()._start_asgi_task(cycle, app)
+        else:
+            starts.later(partial(super()._start_asgi_task, cycle, app))
 
     def on_response_complete(self) -> None:
         self._is_over()

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 import msgspec
 from uvicorn.server import ServerState
 
+from dynamo.frontend.http.request_starts import RequestStarts
 from dynamo.frontend.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -140,6 +141,7 @@ class State(ServerState):
         self.asked = -math.inf
         """When the last request for a model came since then, by the loop's clock; probes go on in any case."""
         self.crowd: Crowd[Connection] = Crowd(limits.connections)
+        self.starts = RequestStarts()
         self.lingering = 0
         """Connections that count nowhere else, since they had to go."""
 

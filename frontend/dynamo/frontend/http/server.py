@@ -100,6 +100,7 @@ class HttpServer:
 
     def close(self) -> None:
         """Cut what is left."""
+        self._state.starts.clear()
         for server in self._servers:
             server.close()
         for connection in [*self._state.connections]:
@@ -123,8 +124,8 @@ class HttpServer:
 
     @property
     def running(self) -> int:
-        """Count requests that are being answered."""
-        return len(self._state.tasks)
+        """Count requests that are being answered, or wait for that."""
+        return len(self._state.tasks) + len(self._state.starts)
 
     async def _idle(self, grace: float) -> bool:
         end = time.monotonic() + grace
@@ -141,7 +142,9 @@ class HttpServer:
     @property
     def _coming(self) -> bool:
         """Tell whether a request is on its way in."""
-        return any(cast("Connection", connection).halfway for connection in [*self._state.connections])
+        return bool(self._state.starts) or any(
+            cast("Connection", connection).halfway for connection in [*self._state.connections]
+        )
 
     async def _accept_rest(self) -> None:
         """Accept who has connected already: the kernel resets who waits there when a socket closes."""
