@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dynamo.frontend.http.request_starts import AT_ONCE, RequestStarts
+from dynamo.frontend.http.connection_shares import AT_ONCE, RequestStarts
 
 BODY = json.dumps({"model": "m", "prompt": "abc", "max_tokens": 2}).encode()
 REQUEST = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s"
