@@ -49,6 +49,9 @@ class LeaseRenewals:
         except TimeoutError:
             self.close()
             self._cluster.silent(on, "did not renew a lease in time")
+        except asyncio.InvalidStateError:  # so gRPC says that the stream has ended since we looked
+            self.close()
+            raise CannotConnect(f"etcd at {on.endpoint} ended the lease's stream") from None
         except BaseException:  # an answer that comes later would be taken for the next one's
             self.close()
             raise
