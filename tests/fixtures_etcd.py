@@ -37,6 +37,13 @@ CHOSEN: Final = "DYNAMO_TEST_ETCD"
 """Names another etcd than the Python environment's: `make e2e` has the one of the chart, which keeps users apart."""
 
 
+def _is_stopped(thread: Path) -> bool:
+    try:
+        return (thread / "stat").read_text().rpartition(")")[2].split()[0] in "TX"
+    except FileNotFoundError:  # it has ended
+        return True
+
+
 def _binary() -> str:
     path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"
     binary = os.environ.get(CHOSEN) or shutil.which("etcd", path=path)
@@ -123,7 +130,13 @@ class EtcdServer:
             self._process = None
 
     def freeze(self) -> None:
+        """SIGSTOP, and still when this returns: a thread that runs meanwhile may answer one more question."""
         self.signal(signal.SIGSTOP)
+        assert self._process is not None
+        threads, deadline = Path(f"/proc/{self._process.pid}/task"), time.monotonic() + 10
+        while any(not _is_stopped(thread) for thread in threads.iterdir()):
+            assert time.monotonic() < deadline, "etcd still runs after SIGSTOP"
+            time.sleep(0.001)
 
     def thaw(self) -> None:
         self.signal(signal.SIGCONT)

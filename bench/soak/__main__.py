@@ -84,7 +84,7 @@ async def _soak(
                 if name in wanted:
                     group.create_task(work())
     except ExceptionGroup as failed:
-        raise BenchError("; ".join(f"{type(one).__name__}: {one}" for one in failed.exceptions)) from failed
+        raise BenchError("; ".join(f"{type(error).__name__}: {error}" for error in failed.exceptions)) from failed
     readings: list[Readings] = []
     expected: set[str] = set()
     wrong: list[str] = []
@@ -97,7 +97,7 @@ async def _soak(
         readings.append(operated.readings)
         expected.add("operator")
         click.echo(f"{operated.made} pipelines were made, and all but the last {pipelines.THERE} deleted")
-    growths = [judged(series, seconds) for each in readings for series in each.series()]
+    growths = [judged(series, seconds) for half in readings for series in half.series()]
     if missing := expected - {growth.of for growth in growths}:
         raise BenchError(f"nothing could be read of {', '.join(sorted(missing))}")
     _report(growths, wrong)

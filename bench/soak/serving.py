@@ -95,12 +95,12 @@ class Serving:
             for task in beside:
                 task.cancel()
             ended = await asyncio.gather(*beside, return_exceptions=True)
-        if failed := [one for one in ended if isinstance(one, Exception)]:
+        if failed := [error for error in ended if isinstance(error, Exception)]:
             raise failed[0]
         records = self._traffic.records
         self.requests = len(records)
         facts = Facts(self._faults.windows, self._traffic.stalls, overhead)
-        self.violations = [str(one) for one in [*self._faults.violations, *judge(records, facts)]]
+        self.violations = [str(violation) for violation in [*self._faults.violations, *judge(records, facts)]]
         return self
 
     async def _read(self, sample: float) -> None:

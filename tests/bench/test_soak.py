@@ -27,10 +27,10 @@ def memory(of_hour: float, *, noise: float = 0.0, warm_up: float = 0.0, seconds:
 @pytest.mark.parametrize(("of_hour", "missed"), [(0.0, False), (0.5, False), (2.0, True), (60.0, True), (-3.0, False)])
 def test_memory_is_judged_by_its_slope(of_hour: float, missed: bool) -> None:
     """What fills caches at first isn't growth, and noise of half a megabyte hides none."""
-    found = judged(memory(of_hour, noise=0.5, warm_up=80.0), HOUR)
-    assert found.an_hour == pytest.approx(of_hour, abs=0.3)
-    assert found.missed is missed
-    assert ("MISSED" in str(found)) is missed
+    judgement = judged(memory(of_hour, noise=0.5, warm_up=80.0), HOUR)
+    assert judgement.an_hour == pytest.approx(of_hour, abs=0.3)
+    assert judgement.missed is missed
+    assert ("MISSED" in str(judgement)) is missed
 
 
 def test_single_peaks_are_no_growth() -> None:

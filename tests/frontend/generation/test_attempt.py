@@ -42,7 +42,7 @@ class View:
     def failed(self, key: InstanceKey, reason: str) -> None:
         """Nobody listens."""
 
-    def together(self) -> AbstractContextManager[None]:
+    def batch(self) -> AbstractContextManager[None]:
         return nullcontext()
 
 

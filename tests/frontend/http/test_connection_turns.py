@@ -22,10 +22,10 @@ async def test_so_many_in_a_turn_and_in_order() -> None:
     starts, begun = RequestStarts(), list[int]()
 
     def come(number: int) -> None:
-        if starts.now():
+        if starts.admit():
             begun.append(number)
         else:
-            starts.later(lambda: begun.append(number))
+            starts.defer(lambda: begun.append(number))
 
     for number in range(3 * AT_ONCE):
         come(number)
@@ -44,7 +44,7 @@ async def test_one_at_a_time_never_waits() -> None:
     """A turn later everything is as at first."""
     starts = RequestStarts()
     for _ in range(4 * AT_ONCE):
-        assert starts.now()
+        assert starts.admit()
         await asyncio.sleep(0)
     assert not starts
 
@@ -53,8 +53,8 @@ async def test_those_whose_connections_are_cut_are_forgotten() -> None:
     """Nothing of them is begun afterwards."""
     starts, begun = RequestStarts(), list[int]()
     for number in range(2 * AT_ONCE):
-        if not starts.now():
-            starts.later(lambda number=number: begun.append(number))  # type: ignore[misc]
+        if not starts.admit():
+            starts.defer(lambda number=number: begun.append(number))  # type: ignore[misc]
     starts.clear()
     await asyncio.sleep(0)
     await asyncio.sleep(0)

@@ -175,7 +175,7 @@ async def test_a_lease_is_renewed_on_another_stream(own_etcd: EtcdServer) -> Non
     own_etcd.wait()
     await until("it is renewed after the restart", renewed)
     own_etcd.freeze()
-    with pytest.raises(CannotConnect):
+    with pytest.raises(CannotConnect, match="did not renew a lease in time"):
         await lease.keep_alive()
     own_etcd.thaw()
     await until("it is renewed after the silence", renewed)

@@ -216,7 +216,7 @@ def test_many_that_come_together_are_published_once(monkeypatch: pytest.MonkeyPa
         log.joined = lambda instance: view.pending(instance.key)  # type: ignore[method-assign]
         view.listen(log)
         assert len(view.instances) == 300
-        with view.together():
+        with view.batch():
             for key in others[:-1]:
                 view.loaded(key)
         await until("one is left", lambda: site.client_record(1)["pending"] == [others[-1].id])

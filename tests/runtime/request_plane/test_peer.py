@@ -92,11 +92,11 @@ def test_frames_have_few_items(odd: object) -> None:
     for stream in range(count):
         outbox.accept(stream)
     outbox.items.extend((stream, "a" if stream or odd is None else odd) for stream in range(count))
-    found = frames(outbox)
-    assert [len(frame.items) for frame in found] == [MOST_ITEMS, MOST_ITEMS, 3]
-    assert [frame.accepted for frame in found] == [list(range(count)), [], []]
-    assert [frame.seq for frame in found] == [1, 2, 3]
-    assert [stream for stream, _, _ in contents(found)] == list(range(count))
+    sent = frames(outbox)
+    assert [len(frame.items) for frame in sent] == [MOST_ITEMS, MOST_ITEMS, 3]
+    assert [frame.accepted for frame in sent] == [list(range(count)), [], []]
+    assert [frame.seq for frame in sent] == [1, 2, 3]
+    assert [stream for stream, _, _ in contents(sent)] == list(range(count))
     assert outbox.failed == ([] if odd is None else [0])
     outbox.items.append((1, "b"))
     assert [frame.seq for frame in frames(outbox)] == [4]

@@ -164,10 +164,10 @@ class Connection(BoundedProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._running, starts = cycle, self.server_state.starts
-        if starts.now():
+        if starts.admit():
             super()._start_asgi_task(cycle, app)
         else:
-            starts.later(partial(super()._start_asgi_task, cycle, app))
+            starts.defer(partial(super()._start_asgi_task, cycle, app))
 
     def on_response_complete(self) -> None:
         self._is_over()

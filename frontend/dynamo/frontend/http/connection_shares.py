@@ -152,8 +152,8 @@ class RequestStarts:
         """Count the requests that wait for their turn."""
         return len(self._waiting)
 
-    def now(self) -> bool:
-        """Tell whether one more request may be begun in this turn, and count it; else call `later`."""
+    def admit(self) -> bool:
+        """Tell whether one more request may be begun in this turn, and count it; else call `defer`."""
         if not self._turning:
             self._turning = True
             asyncio.get_running_loop().call_soon(self._turn)
@@ -162,7 +162,7 @@ class RequestStarts:
         self._left -= 1
         return True
 
-    def later(self, begin: Callable[[], None]) -> None:
+    def defer(self, begin: Callable[[], None]) -> None:
         """Call `begin` in one of the next turns, after those that came before."""
         self._waiting.append(begin)
 

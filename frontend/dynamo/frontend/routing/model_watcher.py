@@ -117,7 +117,7 @@ class ModelWatcher:
 
     def _enter(self, namespace: str) -> None:
         """Take in the instances that have waited for their namespace."""
-        with self._view.together():
+        with self._view.batch():
             for key in self._waiting_in(namespace):
                 card, instance = self._waiting.pop(key)
                 self.pool.arrived(key)
@@ -129,7 +129,7 @@ class ModelWatcher:
 
     def _refuse(self, namespace: str, reason: str) -> None:
         """Say why the instances that wait can't be asked; it is tried again."""
-        with self._view.together():
+        with self._view.batch():
             for key in self._waiting_in(namespace):
                 self.pool.arrived(key)
                 self._view.failed(key, reason)
@@ -271,7 +271,7 @@ class ModelWatcher:
             except BaseException as error:  # a tokenizer library may raise anything on a broken file, and panics
                 models.failure = f"its files can't be used: {describe(error)}"
                 log.warning("model '%s' can't be loaded", models.name, exc_info=True)
-            with self._view.together():
+            with self._view.batch():
                 for key in models.workers:
                     self._publish(models, key)
             self._gauges(models)

@@ -62,7 +62,7 @@ class InstanceView:
         self._clock, self._ping, self._settle = clock, ping, settle
         self._known = Membership()
         self._held = 0
-        """Blocks of `together` that are open."""
+        """Blocks of `batch` that are open."""
         self._listeners: list[InstanceListener] = []
         self._news = asyncio.Event()
         self._pings_due = asyncio.Event()
@@ -114,7 +114,7 @@ class InstanceView:
     def listen(self, listener: InstanceListener) -> Callable[[], None]:
         """Tell `listener` what is there and what happens; call the result to stop."""
         self._listeners.append(listener)
-        with self.together():
+        with self.batch():
             for instance in self._known.instances.values():
                 self._tell(listener, Joined(instance))
         return lambda: self._listeners.remove(listener)
@@ -138,7 +138,7 @@ class InstanceView:
         self.publish()
 
     @contextlib.contextmanager
-    def together(self) -> Iterator[None]:
+    def batch(self) -> Iterator[None]:
         """Publish what is said in the block once, at its end.
 
         What is published lists all that are pending: a thousand that come together would cost a million steps.
@@ -203,7 +203,7 @@ class InstanceView:
 
     def _apply(self, effects: list[Effect]) -> None:
         self.version = self._known.version
-        with self.together():
+        with self.batch():
             for effect in effects:
                 for listener in list(self._listeners):
                     self._tell(listener, effect)
