@@ -68,8 +68,9 @@ class FrontendSettings:
         "at least 64.", env="DYN_HTTP_BODY_BUDGET_MB",
     )  # fmt: skip
     tokenizer: str = setting(
-        "auto", "Tokenizer library.", env="DYN_TOKENIZER", choices=("auto", "default", "fastokens")
-    )
+        "auto", "Tokenizer library; auto: fastokens once there is much to encode, where it gives the same tokens.",
+        env="DYN_TOKENIZER", choices=("auto", "default", "fastokens"),
+    )  # fmt: skip
     strict_fields: bool = setting(
         False, "Reject requests with unknown fields instead of ignoring these fields.", env="DYN_STRICT_FIELDS"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import types
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from tokenizers import Tokenizer as Native
 
 from dynamo.llm.tokenizer import encoders, huggingface
 from dynamo.llm.tokenizer.byte_level import ByteTokenizer
-from dynamo.llm.tokenizer.huggingface import open_hf_tokenizer
+from dynamo.llm.tokenizer.huggingface import HfTokenizer, open_hf_tokenizer
 from dynamo.llm.tokenizer.segment_cache import SegmentCache
 from dynamo.llm.tokenizer.tokenizer import Mode, Tokenizer
 from dynamo.runtime.errors import InvalidArgument
@@ -134,11 +135,52 @@ def test_fastokens_is_only_used_where_it_is_equal(byte_level_file: Path, monkeyp
 
     for loaded, reason in ((Wrong(), "other ids"), ("it is not installed", "not installed")):
         monkeypatch.setattr(huggingface, "load_fast", lambda path, loaded=loaded: loaded)
-        assert not open_hf_tokenizer(byte_level_file).uses_fastokens
+        assert not busy(open_hf_tokenizer(byte_level_file)).uses_fastokens
         with pytest.raises(InvalidArgument, match=f"fastokens can't be used: .*{reason}"):
             open_hf_tokenizer(byte_level_file, "fastokens")
     monkeypatch.undo()
-    assert open_hf_tokenizer(byte_level_file).uses_fastokens
+    assert busy(open_hf_tokenizer(byte_level_file)).uses_fastokens
+
+
+def busy(tokenizer: HfTokenizer) -> HfTokenizer:
+    """Return it after so much was encoded that fastokens was loaded, or was found wanting."""
+    tokenizer.encode("The quick brown fox. " * 1000)
+    for thread in threading.enumerate():
+        if thread.name == "fastokens":
+            thread.join()
+    return tokenizer
+
+
+def test_fastokens_is_loaded_where_there_is_much_to_encode(
+    byte_level_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Short questions never load it, much text does once, whoever counts or encodes; ids stay the same."""
+    loads: list[Path] = []
+
+    def load(path: Path) -> Any:
+        loads.append(path)
+        return encoders.load_fast(path)
+
+    monkeypatch.setattr(huggingface, "load_fast", load)
+    native = Native.from_file(str(byte_level_file))
+    for ask in (HfTokenizer.encode, HfTokenizer.count):
+        tokenizer = open_hf_tokenizer(byte_level_file)
+        texts = [f"The quick brown fox number {number}." for number in range(1000)]
+        for text in texts[:100]:
+            ask(tokenizer, text)
+        assert not loads, "a few questions load it"
+        before = tokenizer.encode(texts[0])
+        for text in texts:
+            ask(tokenizer, text)
+        busy(tokenizer)
+        for text in texts[:3]:
+            ask(tokenizer, text)
+        assert tokenizer.uses_fastokens
+        assert len(loads) == 1, "it is loaded again and again"
+        for text in (texts[0], "never seen 你好 <|im_end|> fox", "long " * 2000):
+            assert tokenizer.encode(text) == native.encode(text).ids
+        assert tokenizer.encode(texts[0]) == before
+        loads.clear()
 
 
 def test_a_byte_that_a_vocabulary_lacks(byte_level_file: Path, tmp_path: Path) -> None:
@@ -150,7 +192,7 @@ def test_a_byte_that_a_vocabulary_lacks(byte_level_file: Path, tmp_path: Path) -
         data["model"]["merges"] = []
 
     path = changed(byte_level_file, tmp_path, lack)
-    tokenizer = open_hf_tokenizer(path)
+    tokenizer = busy(open_hf_tokenizer(path))
     assert not tokenizer.uses_fastokens
     assert (
         tokenizer.encode("a \u05d0 b", False)

@@ -1,7 +1,8 @@
 """The two libraries that turn text into ids, and the texts that they must agree on.
 
-`fastokens` is a hundred times faster than `tokenizers` and optional: it is used for a model
-where it is installed, loads that model's file, and gives the same ids for all of `probe_texts`.
+`fastokens` is a hundred times faster than `tokenizers` and optional: it is used for a model where it is installed,
+loads that model's file, and gives the same ids for all of `probe_texts`. Loading takes seconds, so `auto` does it once
+there is much to encode.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 from dynamo.llm.tokenizer.byte_level import utf8
 from dynamo.llm.tokenizer.panics import as_refusals, describe
 from dynamo.llm.tokenizer.segment_cache import Layout
-from dynamo.llm.tokenizer.tokenizer import Mode
 from dynamo.runtime.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -45,17 +45,15 @@ def load_fast(path: Path) -> Any:
         return f"it does not take this model's tokenizer ({describe(error)})"
 
 
-def fast_encoder(loaded: Any, native: Native, layout: Layout, mode: Mode) -> Encode | None:
-    """Return fastokens' encoder where it is equal to `native`; `InvalidArgument` where it was insisted on."""
+def fast_encoder(loaded: Any, native: Native, probes: list[str]) -> Encode:
+    """Return fastokens' encoder; `InvalidArgument` where it isn't there, or not equal to `native` on the probes."""
     reason = loaded if isinstance(loaded, str) else ""
     if not reason:
         encode = _fast(loaded)
-        reason = _difference(encode, native, probe_texts(layout))
+        reason = _difference(encode, native, probes)
         if not reason:
             return encode
-    if mode == "fastokens":
-        raise InvalidArgument(f"fastokens can't be used: {reason}; --tokenizer auto does without")
-    return None
+    raise InvalidArgument(f"fastokens can't be used: {reason}; --tokenizer auto does without")
 
 
 def _difference(encode: Encode, native: Native, probes: list[str]) -> str:

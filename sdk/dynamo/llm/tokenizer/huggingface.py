@@ -2,15 +2,21 @@
 
 Encoding goes through the segment cache. What is long goes to a thread through
 `encode_batch_fast`, which releases the GIL (`encode` doesn't), so that streams go on meanwhile.
+
+Where both libraries may be used, fastokens is loaded beside the other one when that has encoded `FAST_FROM` characters:
+short questions never need it, and a model that joins is there in half the time.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -36,6 +42,8 @@ INLINE_CHARACTERS: Final = 4096
 """About 2 ms of work for `tokenizers`; longer texts go to a thread."""
 INLINE_FAST: Final = 65_536
 """The same for fastokens."""
+FAST_FROM: Final = 16_384
+"""Some 10 ms of work for `tokenizers`."""
 INLINE_CUT: Final = 1 << 20
 """Even looking for special tokens in a longer text takes milliseconds."""
 _LONG: Final = 1024
@@ -47,21 +55,34 @@ MOST_WAITING: Final = 64
 class HfTokenizer:
     """The `Tokenizer` port over a tokenizer file."""
 
-    def __init__(self, native: Native, layout: Layout, tokens: list[str | None], fast: Encode | None = None) -> None:
+    def __init__(
+        self, native: Native, layout: Layout, tokens: list[str | None], fast: Encode | None = None,
+        load_fast: Callable[[], Encode] | None = None,
+    ) -> None:  # fmt: skip
+        """Encode by `fast`, or by `load_fast`'s once there is much to encode; None: by `native` as long as it lives.
+
+        `load_fast` takes seconds; it raises `InvalidArgument` where that library can't be used.
+        """
         self._native = native
-        self._encode_all = fast or self._encode_native
-        self._inline = INLINE_FAST if fast else INLINE_CHARACTERS
+        self._encode_all: Encode = self._encode_native
+        self._inline = INLINE_CHARACTERS
+        self.uses_fastokens = False
+        self._load_fast: Callable[[], Encode] | None = None
+        self._loading = threading.Lock()
+        self._encoded = 0
+        """Characters, until fastokens is loaded."""
         self._table: PieceTable | None = build_table(native, layout, tokens)
         self.vocab_size = len(tokens)
         self.longest_token = max((len(token) for token in tokens if token), default=1)
-        self.uses_fastokens = fast is not None
-        self._hesitate_from = INLINE_CHARACTERS if fast else None
-        self.cache = SegmentCache(hesitate_from=self._hesitate_from)
+        self.cache = SegmentCache()
+        if fast is not None:
+            self._use_fast(fast)
         self._affixes: tuple[list[int], list[int]] | None = affixes(native)
         self._cut: Cut = cutter_for(layout) or whole
         self._settle_for_what_is_exact(layout)
         if fast is None:
             self._use_words(layout)
+            self._load_fast = load_fast
 
     @property
     def uses_table(self) -> bool:
@@ -93,7 +114,7 @@ class HfTokenizer:
         return self._join(parts, add_special)
 
     def count(self, text: str) -> int:
-        return sum(map(len, self._encode_all([text])))
+        return sum(map(len, self._encode([text])))
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
         known = [token_id for token_id in ids if 0 <= token_id < self.vocab_size]
@@ -120,11 +141,11 @@ class HfTokenizer:
         """Encode the segments at these places, each once, and put their ids there."""
         if len(unknown) == 1:
             segment = str(parts[unknown[0]])
-            ids = parts[unknown[0]] = self._encode_all([segment])[0]
+            ids = parts[unknown[0]] = self._encode([segment])[0]
             self.cache.put(segment, ids)
             return
         segments = list(dict.fromkeys(str(parts[place]) for place in unknown))
-        learned = dict(zip(segments, self._encode_all(segments), strict=True))
+        learned = dict(zip(segments, self._encode(segments), strict=True))
         for segment, ids in learned.items():
             self.cache.put(segment, ids)
         for place in unknown:
@@ -142,6 +163,30 @@ class HfTokenizer:
             return longest
         return [*prefix, *chain.from_iterable(parts), *suffix]
 
+    def _encode(self, texts: list[str]) -> list[list[int]]:
+        if self._load_fast is not None:
+            self._encoded += sum(map(len, texts))  # what another thread adds meanwhile may be lost: then it comes later
+            if self._encoded >= FAST_FROM:
+                self._hasten()
+        return self._encode_all(texts)
+
+    def _hasten(self) -> None:
+        """Load fastokens in a thread, once."""
+        with self._loading:
+            load, self._load_fast = self._load_fast, None
+        if load is not None:
+            threading.Thread(target=self._replace_encoder, args=(load,), name="fastokens").start()
+
+    def _replace_encoder(self, load: Callable[[], Encode]) -> None:
+        with contextlib.suppress(InvalidArgument):
+            self._use_fast(load())
+
+    def _use_fast(self, encode: Encode) -> None:
+        """Encode by it from now on; ids that are known stay."""
+        self._encode_all, self._inline = encode, INLINE_FAST
+        self.cache.hesitate_from = INLINE_CHARACTERS
+        self.uses_fastokens = True
+
     def _encode_native(self, texts: list[str]) -> list[list[int]]:
         return encode_batch(self._native, texts, add_special=False)
 
@@ -154,7 +199,7 @@ class HfTokenizer:
         self.cache = SegmentCache()
         if self._probe(probes) != expected:
             self._affixes = None
-        self.cache = SegmentCache(hesitate_from=self._hesitate_from)
+        self.cache = SegmentCache(hesitate_from=INLINE_CHARACTERS if self.uses_fastokens else None)
 
     def _probe(self, probes: list[str]) -> list[list[int]]:
         return [self.encode(text) for text in probes]
@@ -211,15 +256,22 @@ def open_hf_tokenizer(path: Path, mode: Mode = "auto") -> HfTokenizer:
     """Load a `tokenizer.json`; `InvalidArgument` where it is none. Slow: call it in a thread."""
     with as_refusals(f"the tokenizer file {str(path)!r} is broken"):
         data, layout = _read(path)
+        probes = probe_texts(layout)
         with ThreadPoolExecutor(1, "fastokens") as pool:
-            fast = pool.submit(load_fast, path) if mode != "default" else None
+            fast = pool.submit(load_fast, path) if mode == "fastokens" else None
             native, tokens = _load_native(path, data, layout)
             del data
-            encoder = fast_encoder(fast.result(), native, layout, mode) if fast else None
-        tokenizer = HfTokenizer(native, layout, tokens, encoder)
+            encoder = fast_encoder(fast.result(), native, probes) if fast else None
+        later = partial(_load_equal, path, native, probes) if mode == "auto" else None
+        tokenizer = HfTokenizer(native, layout, tokens, encoder, later)
     del tokens
     _return_memory()
     return tokenizer
+
+
+def _load_equal(path: Path, native: Native, probes: list[str]) -> Encode:
+    """Load fastokens' encoder; `InvalidArgument` where it can't be used."""
+    return fast_encoder(load_fast(path), native, probes)
 
 
 def _read(path: Path) -> tuple[bytes, Layout]:

@@ -225,13 +225,12 @@ class SegmentCache:
     """Segment text to ids, the least recently used dropped first. Used by several threads."""
 
     def __init__(self, limit: int = CACHE_BYTES, hesitate_from: int | None = None) -> None:
-        """Remember segments of `hesitate_from` characters or more when they come for the second time.
-
-        For a fast encoder: keeping the ids of a long text costs a sixth of finding them, and most never come
-        again.
-        """
         self._limit = limit
-        self._hesitate_from = hesitate_from
+        self.hesitate_from = hesitate_from
+        """Segments of so many characters or more are remembered when they come for the second time.
+
+        For a fast encoder: keeping the ids of a long text costs a sixth of finding them, and most never come again.
+        """
         self._came_once: OrderedDict[int, None] = OrderedDict()
         self._ids: OrderedDict[str, tuple[int, ...]] = OrderedDict()
         # Tuples of numbers: the garbage collector looks at them once and never again.
@@ -277,7 +276,7 @@ class SegmentCache:
                 self.bytes -= _size(*self._ids.popitem(last=False))
 
     def _hesitates(self, segment: str) -> bool:
-        if self._hesitate_from is None or len(segment) < self._hesitate_from:
+        if self.hesitate_from is None or len(segment) < self.hesitate_from:
             return False
         mark, came = hash(segment), self._came_once
         if mark in came:
