@@ -178,6 +178,10 @@ MISTAKES: Final[list[tuple[dict[str, Any], str]]] = [
         {"messages": [{"role": "assistant", "content": [USE]}, {"role": "user", "content": "x"}]},
         "messages: each tool call needs its result before the model can go on; these have none: 't'.",
     ),
+    (
+        {"messages": [{"role": "assistant", "content": [USE, USE]}, {"role": "user", "content": [RESULT]}]},
+        "messages: each tool call needs its result before the model can go on; these have none: 't'.",
+    ),
     ({"service_tier": "flex"}, "service_tier"),
     ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0]"),
     ({"messages": [*ASK, {"role": "assistant", "content": "I"}]}, "messages: the last one is the assistant's"),

@@ -28,8 +28,8 @@ class ChatBuilder:
     def __init__(self) -> None:
         self._turns: list[Message] = []
         self._calls: set[str] = set()
-        self._waiting: dict[str, None] = {}
-        """Calls of the turn before that have no result yet, in their order."""
+        self._waiting: dict[str, int] = {}
+        """Calls that have no result yet, in their order; of an id that was used again before its result, how many."""
         self._cut: set[str] = set()
         """Calls that ended within their arguments, and have no result."""
         self.problem: ApiError | None = None
@@ -70,7 +70,7 @@ class ChatBuilder:
         if cut:
             self._cut.add(call_id)
         else:
-            self._waiting[call_id] = None
+            self._waiting[call_id] = self._waiting.get(call_id, 0) + 1
         function = {"name": name, "arguments": arguments}
         calls = self._turn().setdefault("tool_calls", [])
         if len(calls) < MAX_TOOLS:
@@ -88,7 +88,8 @@ class ChatBuilder:
         if call_id not in self._calls:
             text = f"{place}: no call with the id {shown(call_id)} stands before this result."
             self.refuse(bad_request(text, place))
-        self._waiting.pop(call_id, None)
+        if (calls := self._waiting.pop(call_id, 0)) > 1:
+            self._waiting[call_id] = calls - 1
         self._cut.discard(call_id)
         self._turns.append({"role": "tool", "tool_call_id": call_id, "content": [*content]})
 
