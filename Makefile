@@ -23,6 +23,7 @@ MERMAID := 11.16.0
 AXE := 4.11.0
 # vLLM warns of variables that begin with its name and that it does not know.
 unexport VLLM_VENV
+ALERTMANAGER := 0.28.1
 # More than the cores of a small machine: tests that start programs mostly wait. tests/order says who takes which.
 WORKERS ?= 5
 # So real engines compute with one thread each: several that share a core wait for each other by spinning.
@@ -219,11 +220,16 @@ $(CLIENTS)/node/.ready: tests_clients/node/package.json tests_clients/node/packa
 	@mkdir -p $(CLIENTS)/node && cp tests_clients/node/package*.json $(CLIENTS)/node
 	@cd $(CLIENTS)/node && PATH="$(abspath $(BIN)):$$PATH" npm install --silent --no-save && touch .ready
 
-# Debian's packages, unpacked and not installed: nothing of them runs but what the tests start. Elsewhere they must be on PATH.
+# Debian's package of Prometheus, unpacked and not installed: nothing of it runs but what the tests start. Its Alertmanager
+# reads a template below /usr/share, so that one is made from its source. Elsewhere both must be on PATH.
 $(ALERTS)/.ready:
-	@mkdir -p $(ALERTS) && cd $(ALERTS) && { command -v prometheus >/dev/null && command -v prometheus-alertmanager >/dev/null || \
-	{ { apt-get download -qq prometheus prometheus-alertmanager 2>/dev/null || { apt-get update -qq && apt-get download -qq prometheus \
-	prometheus-alertmanager; }; } && for package in *.deb; do dpkg -x "$$package" . && rm "$$package"; done; }; } && touch .ready
+	@mkdir -p $(ALERTS)/usr/bin && cd $(ALERTS) && { command -v prometheus >/dev/null || { { apt-get download -qq prometheus \
+	2>/dev/null || { apt-get update -qq && apt-get download -qq prometheus; }; } && dpkg -x prometheus_*.deb . && rm *.deb; }; }
+	@command -v prometheus-alertmanager >/dev/null || { echo "Building Alertmanager in $(ALERTS) (two minutes, once) ..." && \
+	GOMODCACHE=$(abspath $(ALERTS))/go/gomodcache GOCACHE=$(abspath $(ALERTS))/go/gocache GOFLAGS=-modcacherw \
+	GOBIN=$(abspath $(ALERTS))/go/bin go install github.com/prometheus/alertmanager/cmd/alertmanager@v$(ALERTMANAGER) && \
+	mv $(ALERTS)/go/bin/alertmanager $(ALERTS)/usr/bin/prometheus-alertmanager && rm -rf $(ALERTS)/go; }
+	@touch $@
 
 $(CLIENTS)/go/.ready: tests_clients/go/go.mod tests_clients/go/go.sum
 	@echo "Installing modules of Go in $(CLIENTS)/go ..."

@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
@@ -73,7 +74,7 @@ class Monitoring:
         self._write()
         self.pager = Notifications()
         prometheus, alertmanager = free_ports(2)
-        self.url = f"http://127.0.0.1:{prometheus}"
+        self.url, self._alertmanager = f"http://127.0.0.1:{prometheus}", f"http://127.0.0.1:{alertmanager}"
         (folder / "alerts.yaml").write_text(rules.grouped([rules.hurried(rule, factor) for rule in rules.alerts()]))
         (folder / "prometheus.yaml").write_text(yaml.safe_dump(self._settings(alertmanager)))
         (folder / "alertmanager.yaml").write_text(yaml.safe_dump(_pager_settings(self.pager.url)))
@@ -115,6 +116,11 @@ class Monitoring:
         made.write_text(json.dumps(groups))
         made.rename(self._file)
 
+    def ready(self) -> None:
+        """Wait until both servers are; a log of one that isn't lies beside its settings."""
+        for url in (self.url, self._alertmanager):
+            eventually(f"{url} is ready", partial(_is_ready, url), 60, despite=(httpx.HTTPError, OSError))
+
     def query(self, expression: str) -> list[dict[str, Any]]:
         """What an instant query gives."""
         answer = httpx.get(f"{self.url}/api/v1/query", params={"query": expression}, timeout=10).json()
@@ -139,6 +145,10 @@ class Monitoring:
         self.pager.close()
 
 
+def _is_ready(url: str) -> bool:
+    return httpx.get(f"{url}/-/ready", timeout=10).is_success
+
+
 def _pager_settings(url: str) -> dict[str, Any]:
     waits = {"group_by": ["..."], "group_wait": "0s", "group_interval": INTERVAL, "repeat_interval": "1h"}
     hook = {"url": url, "send_resolved": True}
@@ -150,7 +160,7 @@ def monitored(folder: Path) -> Iterator[Monitoring]:
     """One that scrapes, for as long as the block lasts."""
     monitoring = Monitoring(folder)
     try:
-        monitoring.until("vector(1)")
+        monitoring.ready()
         yield monitoring
     finally:
         monitoring.close()
