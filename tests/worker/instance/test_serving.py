@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -19,11 +20,15 @@ from dynamo.runtime.context import Context
 from dynamo.runtime.errors import DeadlineExceeded, DynamoException, EngineError, EngineShutdown, InvalidArgument
 from dynamo.runtime.http.system_server import SystemServer
 from dynamo.runtime.names import EndpointPath, InstanceKey
+from dynamo.runtime.request_plane.peer import Incoming
 from dynamo.runtime.runtime import DistributedRuntime
 from dynamo.worker.engine import EngineFacts
 from dynamo.worker.engines import create_engine
+from dynamo.worker.engines.mocker.rank import MockRequest
+from dynamo.worker.engines.mocker.scheduler import Sequence
 from dynamo.worker.instance.handlers import guided
 from dynamo.worker.instance.serving import Serving, serve_engine
+from dynamo.worker.instance.sinks import RequestSink
 from dynamo.worker.settings import WorkerSettings
 
 PATH = EndpointPath("tests", "backend", "generate")
@@ -335,3 +340,36 @@ def test_only_constraints_are_compiled(constraint: dict[str, Any] | None, way: s
     else:
         submit(request, None)
     assert ways == ([] if way == "refused" else [way])
+
+
+def test_requests_leave_nothing_to_the_collector() -> None:
+    """What ended, failed or was given up is gone at once: in circles, some hundred prompts would wait for it."""
+
+    async def body(world: World) -> None:
+        await world.open(4).end()
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(20):
+                assert await world.open(4).end() is None
+                late = world.open(4, context=Context(deadline=time.monotonic()))
+                assert isinstance(await late.end(), DynamoException)
+                await give_up(world)
+            await world.open(4).end()  # by now the worker has heard of all that was given up
+            assert not alive()
+        finally:
+            gc.enable()
+
+    serve(body)
+
+
+async def give_up(world: World) -> None:
+    stream = world.open(10_000)
+    await stream.until(lambda: stream.deltas)
+    stream.call.cancel()
+
+
+def alive() -> list[Any]:
+    """The requests that are there."""
+    kinds = (Incoming, RequestSink, MockRequest, Sequence)
+    return [entry for entry in gc.get_objects() if type(entry) in kinds]

@@ -120,9 +120,9 @@ class Mocker:
         await asyncio.gather(*self._tasks(), return_exceptions=True)
         self._giver.stop()
         self._taker.stop()
-        for scheduler in self._schedulers():
-            for request in scheduler.owners():
-                _remove(scheduler, request)
+        for rank in self.ranks:
+            for request in rank.scheduler.owners():
+                rank.remove(request)
                 request.sink.fail(EngineShutdown())
 
     def broken(self, why: str) -> None:
@@ -216,7 +216,7 @@ class Mocker:
 
     def _abort(self, request: MockRequest, rank: MockRank) -> None:
         self._taker.abort(request, rank)
-        _remove(rank.scheduler, request)
+        rank.remove(request)
         if request.room is not None:
             self._giver.ends(request.room)
 
@@ -271,8 +271,3 @@ def _role(flag: str, argument: str | None) -> str:
 
 def _as_role(role: str) -> Any:
     return None if role == "aggregated" else role
-
-
-def _remove(scheduler: Scheduler[MockRequest], request: MockRequest) -> None:
-    if request.sequence is not None:
-        scheduler.remove(request.sequence)

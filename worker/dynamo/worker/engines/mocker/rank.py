@@ -72,6 +72,12 @@ class MockRank:
         sequence.arrived, sequence.cached_tokens, sequence.media = True, cached, media
         self._wake.set()
 
+    def remove(self, request: MockRequest) -> None:
+        """Take a request out, wherever it is."""
+        if request.sequence is not None:
+            self.scheduler.remove(request.sequence)
+            request.sequence = None
+
     def release(self, sequence: Sequence[MockRequest]) -> None:
         """Let go of what was kept after its end."""
         self.scheduler.release(sequence)
@@ -80,8 +86,7 @@ class MockRank:
     def forget(self, error: Exception) -> None:
         """Fail all requests here with `error`, and forget all that is cached."""
         for request in self.scheduler.owners():
-            if request.sequence is not None:
-                self.scheduler.remove(request.sequence)
+            self.remove(request)
             request.sink.fail(error)
         self.scheduler.pool.forget()
         self._tell()
@@ -132,3 +137,4 @@ class MockRank:
             if reason == STOP:
                 extras[STOP_REASON] = output.token
         request.sink.finish(reason, extras or None)
+        request.sequence = None  # which holds the request: the collector, which comes rarely, shall not be needed
