@@ -67,13 +67,15 @@ class _Line:
             self._back += not job.over
             job.over = True
 
-    def next(self, gate: threading.Lock, last: ThreadedRequest | None) -> ThreadedRequest | None:
-        """Wait at `gate`, a lock of the thread's own that is held, for the job after `last`; None: there is none."""
+    def next(self, gate: threading.Lock, back: bool) -> ThreadedRequest | None:
+        """Wait at `gate`, a lock of the thread's own that is held, for a job; None: there is none.
+
+        `back`: it was said of its last job that it `leaves`.
+        """
         while True:
             with self._lock:
-                if last is not None and last.over:
-                    self._back -= 1
-                last = None
+                self._back -= back
+                back = False
                 if self._closed:
                     return None
                 if self._jobs:
@@ -173,14 +175,16 @@ class RequestThreads:
         self._line.leaves(job)
 
     def _work(self, number: int) -> None:
-        gate, job = threading.Lock(), None
+        gate, back = threading.Lock(), False
         gate.acquire()
         try:
-            while (job := self._line.next(gate, job)) is not None:
+            while (job := self._line.next(gate, back)) is not None:
                 if job.wanted:
                     self._busy[number] = True
                     self._try(job)
                     self._busy[number] = False
+                back = job.over
+                del job  # with its prompt: the next one may come hours later
         except BaseException as error:  # of the engine, not of a request; the thread ends with it
             self._loop.tell(self._die, error)
 
