@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -15,6 +16,7 @@ from tests.waiting import until
 
 from dynamo.llm.kv.index import Rank
 from dynamo.llm.kv.messages import OPERATION, VERSION, Part, Step
+from dynamo.llm.kv_events.reader import EventReader
 from dynamo.runtime.errors import EngineError
 from dynamo.runtime.names import kv_subject
 from dynamo.runtime.transport.memory import MemoryBus
@@ -45,6 +47,28 @@ def test_what_a_worker_says_is_known(play: Play) -> None:
         assert reader.holds(worker.key, 1) == {7, 8}
         assert reader.meter.counters["model_kv_gaps_total"] == 0
         assert reader.meter.counters["model_kv_snapshots_total"] == 1
+
+    play(case)
+
+
+def test_who_leaves_leaves_nothing_to_the_collector(play: Play) -> None:
+    """Workers come and go for as long as a frontend lives, whose collector comes rarely."""
+
+    def followed() -> int:
+        return sum(type(entry) is EventReader for entry in gc.get_objects())
+
+    async def case(site: Site) -> None:
+        worker, reader = await site.worker(), await site.reader()
+        before = followed()
+        gc.disable()
+        try:
+            for _ in range(3):
+                reader.join(worker.key)
+                await until("it is followed", lambda: not reader.events.behind())
+                reader.events.left(worker.key)
+            await until("nothing is left of it", lambda: followed() <= before)
+        finally:
+            gc.enable()
 
     play(case)
 

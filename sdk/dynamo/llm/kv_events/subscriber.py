@@ -131,6 +131,7 @@ class KvEventSubscriber:
         follower.to_apply.clear()
         if follower.task is not None:
             follower.task.cancel()
+            follower.task = None  # its end holds the follower: in a circle both would wait for the collector
         place = (key.path.namespace, key.path.component)
         topic = self._topics.get(place)
         if topic is not None and topic.followers.get(key.id) is follower:
