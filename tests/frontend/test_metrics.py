@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+from typing import Final
+
+import yaml
+
 from dynamo.frontend.metrics import FLUSH_AFTER, Metrics
+
+ROOT: Final = Path(__file__).parents[2]
 
 
 def test_a_buffer_is_bounded_however_many_answers_a_request_has() -> None:
@@ -23,3 +31,23 @@ def test_a_buffer_is_bounded_by_requests() -> None:
         metrics.route.record(0.1)
         metrics.ended("another", "chat_completions", "stream")
     assert (meter.histograms["time_to_first_token_seconds"].pending, metrics.route.pending) == (0, 0)
+
+
+COUNTED: Final = re.compile(r"(?:increase|rate)\(dynamo_frontend_(\w+_total)(?:\{(\w+)=~\"([\w|]+)\"\})?\[")
+
+
+def test_what_alerts_ask_the_increase_of_begins_at_zero() -> None:
+    """A series that begins with its first events has no increase there: the alert would come with the second ones."""
+    rules = yaml.safe_load((ROOT / "charts/dynamo-platform/files/alerts.yaml").read_text())
+    metrics = Metrics()
+    metrics.meter("m")
+    text = metrics.text().decode()
+    asked = [match.groups() for rule in rules for match in COUNTED.finditer(rule["expr"])]
+    assert len(asked) >= 4
+    for name, label, values in asked:
+        if name == "requests_total":
+            continue  # a share of all requests, among which the first few don't count
+        labels = [f'{label}="{value}"' for value in values.split("|")] if values else [""]
+        for wanted in labels:
+            line = rf"^dynamo_frontend_{name}(?:\{{[^}}]*{wanted}[^}}]*\}})? 0\.0$"
+            assert re.search(line, text, re.MULTILINE), (name, wanted)

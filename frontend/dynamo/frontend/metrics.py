@@ -26,6 +26,12 @@ MAX_MODELS: Final = 1000
 FLUSH_AFTER: Final = 512
 """Requests, or answers of one, after which histograms count what they recorded: some kilobytes, and a millisecond."""
 
+# What alerts ask the increase of is there from the start: a series that begins with its first events doesn't show them.
+MIGRATIONS: Final = ("new_request", "ongoing_request")
+"""Kinds of migrations: before the first token, and after it."""
+LIMITS: Final = ("request", "first_token", "inter_token", "worker_wait")
+"""Time limits that end a request."""
+
 _TTFT = (0, 0.0022, 0.0047, 0.01, 0.022, 0.047, 0.1, 0.22, 0.47, 1, 2.2, 4.7, 10, 22, 48, 100, 220, 480)
 _ITL = (
     0, 0.0018, 0.0033, 0.0059, 0.011, 0.02, 0.035, 0.064, 0.12, 0.21, 0.38, 0.69, 1.2, 2.3, 4.1, 7.4, 13, 24, 44, 80,
@@ -87,7 +93,7 @@ class ModelMeter:
         self.histograms = {name: Histogram(bounds) for name, (_, bounds) in _HISTOGRAMS.items()}
         self.counters = dict.fromkeys(_COUNTERS, 0.0)
         self.gauges = dict.fromkeys(_GAUGES, 0.0)
-        self.migrations: dict[str, int] = {}
+        self.migrations = dict.fromkeys(MIGRATIONS, 0)
         self.recoveries: dict[tuple[str, str], Histogram] = {}
         """Seconds until lost streams went on, by kind of migration and outcome."""
         self.unfollowed: dict[str, int] = {}
@@ -112,8 +118,8 @@ class ModelMeter:
         self.add("model_rejection_total")
 
     def migrated(self, kind: str) -> None:
-        """Count a migration; `kind`: new_request (before the first token) or ongoing_request."""
-        self.migrations[kind] = self.migrations.get(kind, 0) + 1
+        """Count a migration; `kind`: one of `MIGRATIONS`."""
+        self.migrations[kind] += 1
 
     def recovered(self, kind: str, outcome: str, seconds: float) -> None:
         """Note how long a client waited after a worker was lost; `outcome`: success, failure or cancelled."""
@@ -148,7 +154,7 @@ class Metrics(Collector):
         self._requests: dict[tuple[str, str, str, str, str], int] = {}
         self._started: dict[tuple[str, str, str], int] = {}
         self.disconnected = 0
-        self._timeouts: dict[str, int] = {}
+        self._timeouts = dict.fromkeys(LIMITS, 0)
         self._rejections: dict[str, int] = {}
         """Before a model was known, by reason."""
         self._active = active
