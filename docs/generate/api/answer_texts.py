@@ -58,6 +58,7 @@ ANSWER_TEXTS: Final[dict[str, Texts]] = {
         "content": "Text of the answer; null where the model only calls tools.",
         "refusal": "Always null: the server doesn't tell a refusal from other text.",
         "reasoning_content": "The model's reasoning, where a reasoning parser is set.",
+        "reasoning": "Instead of `reasoning_content`, with `--reasoning-field-name reasoning`.",
         "tool_calls": "Calls that your program should make, where a tool call parser is set.",
     },
     "AnsweredCall": {

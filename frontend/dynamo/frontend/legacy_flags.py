@@ -37,8 +37,6 @@ _TALKING: Final = (
     refused("--enable-streaming-tool-dispatch --enable-streaming-reasoning-dispatch",
             "streams carry OpenAI's chunks only", switch=True,
             env="DYN_ENABLE_STREAMING_TOOL_DISPATCH, DYN_ENABLE_STREAMING_REASONING_DISPATCH"),
-    refused("--reasoning-field-name", "reasoning stands in `reasoning_content`", plain=["reasoning_content"],
-            env="DYN_REASONING_FIELD_NAME"),
     needless("--exclude-tools-when-tool-choice-none", "it is so", switch=True,
              env="DYN_EXCLUDE_TOOLS_WHEN_TOOL_CHOICE_NONE"),
     refused("--no-exclude-tools-when-tool-choice-none", "with tool_choice none a template sees no tools", switch=True),

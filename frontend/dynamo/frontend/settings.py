@@ -71,6 +71,10 @@ class FrontendSettings:
         "auto", "Tokenizer library; auto: fastokens once there is much to encode, where it gives the same tokens.",
         env="DYN_TOKENIZER", choices=("auto", "default", "fastokens"),
     )  # fmt: skip
+    reasoning_field_name: str = setting(
+        "reasoning_content", "Field of chat answers that has the model's reasoning; vLLM's clients read `reasoning`.",
+        env="DYN_REASONING_FIELD_NAME", choices=("reasoning_content", "reasoning"),
+    )  # fmt: skip
     strict_fields: bool = setting(
         False, "Reject requests with unknown fields instead of ignoring these fields.", env="DYN_STRICT_FIELDS"
     )

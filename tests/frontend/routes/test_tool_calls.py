@@ -230,3 +230,17 @@ def test_thoughts_that_nobody_wants(talk: Callable[..., Any]) -> None:
     assert (whole.message.content, getattr(whole.message, "reasoning_content", None)) == ("Yes.", None)
     fields = folded(chunks)
     assert (fields["content"], fields["reasoning"], chunks[0].delta.role) == ("Yes.", "", "assistant")
+
+
+def test_the_field_of_the_reasoning(make_site: Any, speaker: Any) -> None:
+    """With `reasoning`, as vLLM's clients read it, nothing is left in the other field."""
+    site = make_site(reasoning_field_name="reasoning")
+    site.worker(speaker, reasoning_parser="qwen3")
+    speaker.answer = "<think>\nHm.\n</think>\n\nYes."
+    with site.client() as client:
+        whole = client.chat.completions.create(model="m", messages=ASK).choices[0].message.to_dict()
+        stream = client.chat.completions.create(model="m", messages=ASK, stream=True)
+        deltas = [chunk.choices[0].delta.to_dict() for chunk in stream]
+    assert (whole["reasoning"], whole["content"]) == ("Hm.", "Yes.")
+    assert "".join(delta.get("reasoning", "") for delta in deltas) == "Hm."
+    assert not any("reasoning_content" in message for message in (whole, *deltas))

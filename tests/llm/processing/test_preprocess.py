@@ -319,3 +319,13 @@ def test_thoughts_in_an_assistants_content(model: Preprocessor) -> None:
     flat = flatten_message({"role": "assistant", "content": parts}, 0)
     assert (flat["content"], flat["reasoning_content"]) == ("Hi", "Hm.")
     assert "reasoning_content" not in flatten_message({"role": "assistant", "content": parts[1:]}, 0)
+
+
+@pytest.mark.parametrize(("role", "reasoning", "thought"), [("assistant", "Hm.", "Hm."), ("assistant", 7, None),
+                                                            ("user", "Hm.", None)])  # fmt: skip
+def test_thoughts_that_come_back_by_their_short_name(role: str, reasoning: Any, thought: str | None) -> None:
+    """vLLM calls them `reasoning`; templates read `reasoning_content`, which counts where both are there."""
+    message = {"role": role, "content": "Hi", "reasoning": reasoning}
+    assert flatten_message(message, 0).get("reasoning_content") == thought
+    both = flatten_message({**message, "reasoning_content": "Other."}, 0)
+    assert both["reasoning_content"] == "Other."

@@ -48,6 +48,8 @@ class AnsweredMessage(Struct):
     content: str | None = None
     refusal: str | None = None
     reasoning_content: str | None = None
+    reasoning: str | None = None
+    """Instead of `reasoning_content`, with `--reasoning-field-name reasoning`."""
     tool_calls: list[AnsweredCall] | None = None
 
 
@@ -259,6 +261,8 @@ class ChunkDelta(Struct):
     content: str | None = None
     refusal: str | None = None
     reasoning_content: str | None = None
+    reasoning: str | None = None
+    """Instead of `reasoning_content`, with `--reasoning-field-name reasoning`."""
     tool_calls: list[ChunkCall] | None = None
 
 

@@ -1,5 +1,5 @@
 """Chat answers whose text is parsed, written from a generation's events: tool calls as `tool_calls`, thoughts as
-`reasoning_content`, the rest as it is.
+`reasoning_content` or as the frontend's settings name it, the rest as it is.
 
 Only requests to models with parsers, or that force a tool, have one; all others keep to `response.py`, whose way per
 token knows nothing of this. A call's name leaves in one chunk, its arguments in those that follow.
@@ -102,7 +102,7 @@ class ParsedStream(SseResponse):
             super().tokens(choice, event.text, event.ids, event.offsets, event.extras)
         elif isinstance(event, Thought):
             if self.options.thoughts:
-                self._delta(index, {"reasoning_content": event.text})
+                self._delta(index, {self.options.reasoning_field: event.text})
         elif isinstance(event, CallBegun | CallArguments) and self._legacy:
             self._delta(index, {"function_call": _function_call(event)})
         elif isinstance(event, CallBegun):
@@ -183,7 +183,7 @@ class ParsedWhole(JsonResponse):
         body = super()._choice(choice)
         message, thoughts, calls = body["message"], self._thoughts[choice.index], self._calls[choice.index]
         if thoughts and self.options.thoughts:
-            message["reasoning_content"] = "".join(thoughts)
+            message[self.options.reasoning_field] = "".join(thoughts)
         if calls:
             message["content"] = message["content"] or None
             told = [_as_custom(call) if call["function"]["name"] in self._customs else call for call in calls]

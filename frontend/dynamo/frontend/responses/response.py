@@ -84,6 +84,8 @@ class ResponseOptions(msgspec.Struct):
     """What the model thinks is told, where it is known for that."""
     parsing: Parsing | None = None
     """How its text is parsed (`parsed_response.py`); None: it is told as it comes."""
+    reasoning_field: str = "reasoning_content"
+    """Where a chat's answer has what the model thinks."""
     unanswered: bool = False
     """Only the prompt is wanted, scored: what an engine says behind it is left out."""
     constraint: str = ""

@@ -247,8 +247,9 @@ class GenerateJob(Job):
         options = ResponseOptions(
             chat=self._chat, choices=openai.per_prompt(request), tier=request.service_tier and "default"
         )
-        if isinstance(request, ChatRequest) and request.include_reasoning is False:
-            options.thoughts = False
+        if isinstance(request, ChatRequest):
+            options.reasoning_field = self._services.settings.reasoning_field_name
+            options.thoughts = request.include_reasoning is not False
         if (stream := request.stream_options) is not None:
             options.include_usage = bool(stream.include_usage)
             options.counts = options.include_usage and bool(stream.continuous_usage_stats)

@@ -41,6 +41,8 @@ _LONGEST_REFUSAL: Final = 1000
 _NONE: Final = re.compile(r"content['\"\]]*\s+is\s+(?:not\s+)?none", re.IGNORECASE)
 """A template that tells a message with calls from one with text by its content being null."""
 _REASONING: Final = "reasoning_content"
+_SHORT_REASONING: Final = "reasoning"
+"""vLLM's name for it, in answers that clients send back."""
 _THOUGHTS: Final = ("thinking", "redacted_thinking", "reasoning")
 """Parts of an assistant's content that templates get as its reasoning."""
 _TOOL: Final = "tool"
@@ -177,8 +179,11 @@ def flatten_message(message: Any, index: int, mark: ImageMark | None = None) -> 
         raise InvalidArgument(f"messages[{index}] must be an object")
     content = message.get("content")
     flat = {**message, "content": flatten_content(content, index, mark)}
-    if isinstance(content, list) and message.get("role") == "assistant" and _REASONING not in message:
-        flat |= _reasoning(content)
+    if message.get("role") == "assistant" and _REASONING not in message:
+        if isinstance(thought := message.get(_SHORT_REASONING), str):
+            flat[_REASONING] = thought
+        elif isinstance(content, list):
+            flat |= _reasoning(content)
     if isinstance(flat.get("tool_calls"), list):
         flat["tool_calls"] = [_parsed_call(call) for call in flat["tool_calls"]]
     return flat

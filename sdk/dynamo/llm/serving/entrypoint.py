@@ -54,8 +54,7 @@ class EngineType(enum.Enum):
 
 
 class EntrypointArgs:
-    """NVIDIA Dynamo's arguments. `tokenizer_fallback` and `reasoning_field_name` have no effect; Anthropic's API is
-    always served.
+    """NVIDIA Dynamo's arguments. `tokenizer_fallback` has no effect; Anthropic's API is always served.
 
     `InvalidArgument` for those that ask for what isn't here. `extra_engine_args` names a JSON file for the mocker,
     `mocker_engine_args` holds the same as a dict.
