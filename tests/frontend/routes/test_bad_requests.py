@@ -250,6 +250,37 @@ def test_unknown_fields_are_ignored_or_refused(served: Any, make_site: Any, engi
     assert (error["param"], error["code"]) == ("temprature", "unknown_parameter")
     assert "did you mean temperature?" in error["message"]
     assert "nvext.foo" in error["message"]
+    error = error_of(strict.post(TEXT, text(stream=True, stream_options={"include_usgae": True})))
+    assert error["param"] == "stream_options.include_usgae"
+    assert "did you mean stream_options.include_usage?" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("route", "body", "field", "meant"),
+    [
+        ("/v1/responses", {"input": "x", "text": {"formt": {"type": "json_object"}}}, "text.formt", "text.format"),
+        (
+            "/v1/messages",
+            {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1, "output_config": {"formt": {}}},
+            "output_config.formt", "output_config.format",
+        ),
+        (TEXT, {"prompt": "x", "formt": "json"}, "formt", "format"),
+    ],
+)  # fmt: skip
+def test_a_constraint_is_never_ignored(served: Any, route: str, body: dict[str, Any], field: str, meant: str) -> None:
+    """Also where it is misspelt within an object: what comes would look like an answer that keeps to it."""
+    answer = served.post(route, {"model": "m", **body})
+    assert answer.status_code == 400
+    assert f"{field}: unknown" in answer.text
+    assert f"Did you mean {meant}?" in answer.text
+
+
+def test_unknown_members_of_objects_are_named(served: Any) -> None:
+    """As unknown fields are."""
+    answer = served.post("/v1/responses", {"model": "m", "input": "x", "reasoning": {"efort": "low"}})
+    assert (answer.status_code, answer.headers["x-dynamo-ignored-fields"]) == (200, "reasoning.efort")
+    answer = served.post(TEXT, text(max_tokens=1, stream=True, stream_options={"include_usgae": True}))
+    assert answer.headers["x-dynamo-ignored-fields"] == "stream_options.include_usgae"
 
 
 def test_ignored_fields_are_named_in_a_header(served: Any) -> None:

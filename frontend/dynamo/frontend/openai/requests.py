@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from functools import cache
 from operator import attrgetter
-from typing import Any, Final, get_args
+from types import UnionType
+from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Struct
@@ -317,24 +318,41 @@ def named(error: ApiError, kind: type[Struct], default: str) -> ApiError:
 
 
 def unknown_fields(body: dict[str, Any], kind: type[Struct]) -> list[str]:
-    """Return the fields of `body` that nothing here knows; their names are cut."""
-    nvext = body.get("nvext")
-    if nvext is None and _known(kind).issuperset(body):
+    """Return the fields of `body`, and of objects in it, that nothing here knows; their names are cut."""
+    known, members = _known(kind), members_of(kind)
+    if known.issuperset(body) and members.keys().isdisjoint(body):
         return []
-    unknown = sorted(body.keys() - _known(kind))
-    if isinstance(nvext, dict):
-        unknown += [f"nvext.{name}" for name in sorted(nvext.keys() - _NVEXT_KNOWN)[:MAX_NAMED]]
+    unknown = sorted(body.keys() - known)
+    for field in members.keys() & body.keys():
+        if isinstance(given := body[field], dict) and not members[field].issuperset(given):
+            unknown += [f"{field}.{name}" for name in sorted(given.keys() - members[field])[:MAX_NAMED]]
     return [name[:_NAME_SHOWN] for name in unknown[:MAX_NAMED]]
 
 
 def refuse_unknown(unknown: Iterable[str], kind: type[Struct]) -> ApiError:
     """Return the 400 of strict mode."""
     names = list(unknown)
-    hints = []
-    for name in names:
-        near = get_close_matches(name, _known(kind), n=1)
-        hints.append(f"{name} (did you mean {near[0]}?)" if near else name)
+    hints = [f"{name} (did you mean {near}?)" if (near := nearest(name, kind)) else name for name in names]
     return bad_request(f"Unknown field(s): {', '.join(hints)}.", names[0], "unknown_parameter")
+
+
+def nearest(name: str, kind: type[Struct]) -> str:
+    """Return the known field whose name is like this unknown one; empty where none is."""
+    field, dot, _ = name.partition(".")
+    within = members_of(kind).get(field) if dot else None
+    near = get_close_matches(name, _known(kind) if within is None else [f"{field}.{member}" for member in within], n=1)
+    return near[0] if near else ""
+
+
+@cache
+def members_of(kind: type[Struct]) -> dict[str, frozenset[str]]:
+    """Return what each object among the fields of a request may have."""
+    members = {}
+    for field, hint in get_type_hints(kind).items():
+        for part in get_args(hint) if isinstance(hint, UnionType) or get_origin(hint) is Union else (hint,):
+            if isinstance(part, type) and issubclass(part, Struct):
+                members[field] = _NVEXT_KNOWN if part is Nvext else _known(part)
+    return members
 
 
 @cache

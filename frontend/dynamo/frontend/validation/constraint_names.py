@@ -98,13 +98,14 @@ def unserved(name: str, value: Any = True) -> ApiError | None:
         return None
     if (hint := _UNSERVED.get(name)) is not None:
         return bad_request(f"{name}: not supported; {hint}.", name, "unsupported_parameter")
-    return refused(name, _CONSTRAINTS, name.lower()) if _looks_alike(name.lower()) else None
+    return refused(name, (*_CONSTRAINTS, _FORMAT), name.lower()) if looks_alike(name.lower()) else None
 
 
 @lru_cache(1024)
-def _looks_alike(low: str) -> bool:
+def looks_alike(low: str) -> bool:
+    """Tell whether a name, in small letters, may be a misspelt constraint."""
     alike = low.startswith(_BEGINNINGS) or any(word in low for word in _WITHIN)
-    return alike or bool(get_close_matches(low, (*_CONSTRAINTS, *_ALONE), n=1, cutoff=0.8))
+    return alike or bool(get_close_matches(low, (*_CONSTRAINTS, *_ALONE, _FORMAT), n=1, cutoff=0.8))
 
 
 def refused(param: str, known: tuple[str, ...], name: str) -> ApiError:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Sequence
-from difflib import get_close_matches
 from typing import Any, Final
 
 from msgspec import Struct
 
+from dynamo.frontend.errors import ApiError
 from dynamo.frontend.openai.request_structs import DetokenizeRequest, EmbeddingsRequest, TokenizeRequest
-from dynamo.frontend.openai.requests import refuse_unknown, unknown_fields
-from dynamo.frontend.validation.constraint_names import unserved
+from dynamo.frontend.openai.requests import members_of, nearest, refuse_unknown, unknown_fields
+from dynamo.frontend.validation.constraint_names import looks_alike, refused, unserved
 
 log = logging.getLogger(__name__)
 IGNORED: Final = b"x-dynamo-ignored-fields"
@@ -35,8 +35,7 @@ class IgnoredFields:
             return ()
         if kind not in _FREE:
             for name in unknown:
-                if (refusal := unserved(name.removeprefix("nvext."), body.get(name, True))) is not None:
-                    refusal.param = name
+                if (refusal := _refusal(name, body, kind)) is not None:
                     raise refusal
         if strict:
             raise refuse_unknown(unknown, kind)
@@ -48,9 +47,22 @@ class IgnoredFields:
         if name in self._told or len(self._told) >= MOST_NAMES:
             return
         self._told.add(name)
-        near = get_close_matches(name, kind.__struct_fields__, n=1)
-        hint = f"; did the client mean {near[0]}?" if near else ""
+        near = nearest(name, kind)
+        hint = f"; did the client mean {near}?" if near else ""
         log.warning("requests have a field that is unknown and ignored: %s%s", printable(name), hint)
+
+
+def _refusal(name: str, body: dict[str, Any], kind: type[Struct]) -> ApiError | None:
+    """Return the 400 of a field that would have changed the answer, had it been known."""
+    field, dot, member = name.partition(".")
+    if not dot:
+        return unserved(name, body.get(name, True))
+    value, members = body[field].get(member, True), members_of(kind)[field]
+    if field != "nvext" and value is not None and looks_alike(member.lower()):
+        return refused(name, tuple(f"{field}.{known}" for known in members), name)
+    if (refusal := unserved(member, value)) is not None:
+        refusal.param = name
+    return refusal
 
 
 def printable(name: str) -> str:
