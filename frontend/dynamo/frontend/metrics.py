@@ -59,7 +59,6 @@ _SECONDS: Final = {
 }
 _COUNTERS: Final = {
     "output_tokens_total": "Output tokens",
-    "model_cancellation_total": "Requests that ended because the client left",
     "model_rejection_total": "Requests rejected with 503",
     "model_migration_exhausted_total": "Streams that failed because the migration limit was used up",
     "model_migration_max_seq_len_exceeded_total": "Requests that became too long to migrate (--migration-max-seq-len)",
@@ -94,6 +93,8 @@ class ModelMeter:
         self.counters = dict.fromkeys(_COUNTERS, 0.0)
         self.gauges = dict.fromkeys(_GAUGES, 0.0)
         self.migrations = dict.fromkeys(MIGRATIONS, 0)
+        self.cancellations: dict[tuple[str, str], int] = {}
+        """Requests whose client left, by endpoint and type."""
         self.recoveries: dict[tuple[str, str], Histogram] = {}
         """Seconds until lost streams went on, by kind of migration and outcome."""
         self.unfollowed: dict[str, int] = {}
@@ -116,6 +117,10 @@ class ModelMeter:
         """Count a request that was known to be for this model, and got 503; `reason` is the error's code."""
         self.rejections[reason] = self.rejections.get(reason, 0) + 1
         self.add("model_rejection_total")
+
+    def cancelled(self, endpoint: str, kind: str) -> None:
+        """Count a request whose client left; `kind`: stream or unary."""
+        self.cancellations[endpoint, kind] = self.cancellations.get((endpoint, kind), 0) + 1
 
     def migrated(self, kind: str) -> None:
         """Count a migration; `kind`: one of `MIGRATIONS`."""
@@ -210,9 +215,12 @@ class Metrics(Collector):
         """Count a time limit that ended something; the names are in docs/design/serving/overload.md."""
         self._timeouts[limit] = self._timeouts.get(limit, 0) + 1
 
-    def rejected(self, reason: str) -> None:
-        """Count a request or connection that was rejected before its model was known."""
-        self._rejections[reason] = self._rejections.get(reason, 0) + 1
+    def rejected(self, reason: str, model: str = "") -> None:
+        """Count a request or connection that was rejected early; `model`: what it names, where that is known."""
+        if (meter := self._meters.get(model)) is not None:
+            meter.rejected(reason)
+        else:
+            self._rejections[reason] = self._rejections.get(reason, 0) + 1
 
     def text(self) -> bytes:
         return generate_latest(self.registry)
@@ -310,6 +318,8 @@ class Metrics(Collector):
 
     def _labelled_families(self, meters: Iterable[ModelMeter]) -> Iterator[Metric]:
         """Yield what has a label beside the model."""
+        text = "Requests that ended because the client left"
+        left = CounterMetricFamily(PREFIX + "model_cancellation", text, labels=["model", "endpoint", "request_type"])
         text = "Requests that moved to another instance"
         moved = CounterMetricFamily(PREFIX + "model_migration", text, labels=["model", "migration_type"])
         text = "Seconds from the loss of a worker until a request went on, failed, or was given up by its client"
@@ -327,8 +337,11 @@ class Metrics(Collector):
             for family, counts in families:
                 for kind, count in counts.items():
                     family.add_metric([meter.model, kind], count)
+            for asked, count in meter.cancellations.items():
+                left.add_metric([meter.model, *asked], count)
             for labels, histogram in meter.recoveries.items():
                 took.add_metric([meter.model, *labels], histogram.buckets(), histogram.total)
+        yield left
         yield moved
         yield took
         yield unfollowed

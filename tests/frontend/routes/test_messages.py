@@ -228,7 +228,7 @@ def test_errors_are_the_sdks(talking: Any) -> None:
     assert talking.post("/v1/messages", body, headers={"anthropic-version": "2023-06-01"}).status_code == 200
     assert httpx.get(f"{talking.url}/v1/messages").json()["type"] == "error"
     assert talking.post("/v1/messages/batches", {}).json()["error"]["type"] == "not_found_error"
-    assert talking.metric("requests_total", endpoint="messages", status="success", model="m") == 1
+    assert talking.metric("requests_total", endpoint="anthropic_messages", status="success", model="m") == 1
 
 
 def test_threads_are_refused_as_the_sdk_understands(talking: Any, speaker: Any) -> None:

@@ -45,7 +45,10 @@ class Slot:
 class ConcurrencyLimiter:
     """Counts who is inside. What it keeps of callers and models is bounded by the requests that are."""
 
-    def __init__(self, limits: ConcurrencyLimits, refused: Callable[[str], None] = lambda reason: None) -> None:
+    def __init__(
+        self, limits: ConcurrencyLimits, refused: Callable[[str, str], None] = lambda reason, model: None
+    ) -> None:
+        """`refused` hears of each refusal: why, and which model is full, where one is."""
         self.limits, self._refused = limits, refused
         self.inside = 0
         self._of_caller: dict[bytes, int] = {}
@@ -60,7 +63,7 @@ class ConcurrencyLimiter:
         if limits.per_client is not None:
             caller = caller_of(scope)
             if self._of_caller.get(caller, 0) >= limits.per_client:
-                self._refused(RATE_LIMITED)
+                self._refused(RATE_LIMITED, "")
                 raise over_quota(limits.per_client)
             self._of_caller[caller] = self._of_caller.get(caller, 0) + 1
         self.inside += 1
@@ -71,7 +74,7 @@ class ConcurrencyLimiter:
         most, there = self.limits.per_model, self._of_model.get(model, 0)
         if most is not None:
             if there >= most:
-                raise self._full(f"model '{model}' has {there} requests here already", MODEL_FULL)
+                raise self._full(f"model '{model}' has {there} requests here already", MODEL_FULL, model)
             self._of_model[model] = there + answers
             slot.model = model
         if slot.caller is not None:
@@ -79,8 +82,8 @@ class ConcurrencyLimiter:
         self.inside += answers - 1
         slot.answers = answers
 
-    def _full(self, text: str, reason: str) -> ApiError:
-        self._refused(reason)
+    def _full(self, text: str, reason: str, model: str = "") -> ApiError:
+        self._refused(reason, model)
         return overloaded(f"{text}; try again in a moment.", reason)
 
     def in_use(self, most: int) -> LimitsInUse:

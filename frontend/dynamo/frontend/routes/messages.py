@@ -39,7 +39,7 @@ class MessagesJob(EventJob):
     """One request on its way."""
 
     def __init__(self, services: Services, rid: str, headers: Headers) -> None:
-        super().__init__(services, rid, headers, "messages")
+        super().__init__(services, rid, headers, "anthropic_messages")
         self._caches = False
 
     def named(self, error: ApiError) -> ApiError:

@@ -350,7 +350,7 @@ class Job(ABC):
     def _left_early(self) -> None:
         self._services.metrics.disconnected += 1
         if self._meter is not None:
-            self._meter.add("model_cancellation_total")
+            self._meter.cancelled(self._endpoint, self._kind)
 
     def _ready(self) -> float:
         """Note that its tokens are there, and return the time."""
