@@ -239,6 +239,10 @@ MISTAKES: Final[list[tuple[dict[str, Any], str, str]]] = [
     ({"tools": [{"type": "function", "name": "a", "parameters": 1}]}, "tools[0].parameters", "invalid_type"),
     ({"tool_choice": {"type": "file_search"}}, "tool_choice", "unsupported_value"),
     ({"tool_choice": "perhaps"}, "tool_choice", "unsupported_value"),
+    (
+        {"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice.name",
+        "missing_required_parameter",
+    ),
     ({"text": {"format": {"type": "xml"}}}, "text.format", "unsupported_value"),
     ({"text": {"format": {"type": "json_schema", "name": "a"}}}, "text.format", "invalid_value"),
     ({"reasoning": {"effort": "very"}}, "reasoning.effort", "unsupported_value"),

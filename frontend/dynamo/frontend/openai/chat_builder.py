@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
-from dynamo.frontend.errors import ApiError, bad_request, shown
+from dynamo.frontend.errors import UNKNOWN_PARAMETER, ApiError, bad_request, shown
 from dynamo.frontend.openai.request_structs import MAX_TOOLS
 
 SYSTEM: Final = "system"
@@ -133,7 +133,7 @@ def _content(pieces: Sequence[Piece]) -> str | list[Message]:
 
 def renamed(error: ApiError, names: Mapping[str, str]) -> ApiError:
     """Return an error about a chat's field as one about another API's, by its `names` of the chat's fields."""
-    old = error.param or ""
+    old = "" if error.code == UNKNOWN_PARAMETER else error.param or ""  # an unknown field is the client's own word
     end = next((at for at, sign in enumerate(old) if sign in ".["), len(old))
     if old[:end] in names:
         error.param = names[old[:end]]

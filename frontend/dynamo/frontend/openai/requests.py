@@ -19,7 +19,7 @@ from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 import msgspec
 from msgspec import Struct
 
-from dynamo.frontend.errors import MAX_MESSAGE, ApiError, bad_request, shown
+from dynamo.frontend.errors import MAX_MESSAGE, UNKNOWN_PARAMETER, ApiError, bad_request, shown
 from dynamo.frontend.openai.body import NOTHING, SMALL, shape_of
 from dynamo.frontend.openai.constraints import check_guided, check_tool_choice, packed
 from dynamo.frontend.openai.nvext import Nvext
@@ -333,7 +333,7 @@ def refuse_unknown(unknown: Iterable[str], kind: type[Struct]) -> ApiError:
     """Return the 400 of strict mode."""
     names = list(unknown)
     hints = [f"{name} (did you mean {near}?)" if (near := nearest(name, kind)) else name for name in names]
-    return bad_request(f"Unknown field(s): {', '.join(hints)}.", names[0], "unknown_parameter")
+    return bad_request(f"Unknown field(s): {', '.join(hints)}.", names[0], UNKNOWN_PARAMETER)
 
 
 def nearest(name: str, kind: type[Struct]) -> str:

@@ -166,6 +166,9 @@ def read_choice(choice: Any, tools: list[Fields]) -> tuple[Any, list[Fields]]:
     kind = choice.get("type")
     if kind == "function" or (isinstance(kind, str) and kind in _KINDS):
         name = choice.get("name") if kind in ("function", "custom") else _KINDS[kind].name
+        if not isinstance(name, str) or not name:
+            text = f'tool_choice.name: this field is required, as in {{"type": "{kind}", "name": "…"}}.'
+            raise bad_request(text, "tool_choice.name", "missing_required_parameter")
         return {"type": "function", "function": {"name": name}}, tools
     allowed, mode = choice.get("tools"), choice.get("mode", "auto")
     if kind != "allowed_tools" or not isinstance(allowed, list) or mode not in ("auto", "required"):

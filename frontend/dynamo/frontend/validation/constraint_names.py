@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any, Final
 
-from dynamo.frontend.errors import ApiError, bad_request, shown
+from dynamo.frontend.errors import UNKNOWN_PARAMETER, ApiError, bad_request, shown
 
 STRUCTURED: Final = "structured_outputs"
 _JSON: Final = "guided_json"
@@ -92,13 +92,17 @@ def _put(body: dict[str, Any], spelled: dict[str, str], ours: str, theirs: str, 
     body[ours], spelled[ours] = value, theirs
 
 
-def unserved(name: str, value: Any = True) -> ApiError | None:
-    """Return the 400 of an unknown field that would have changed the answer; None where it may be ignored."""
+def unserved(name: str, value: Any = True, instead: str = "") -> ApiError | None:
+    """Return the 400 of an unknown field that would have changed the answer; None where it may be ignored.
+
+    `instead`: the field of an API that has one only for the form of its answers.
+    """
     if value in _NOTHING or (name == "length_penalty" and value == 1):
         return None
     if (hint := _UNSERVED.get(name)) is not None:
         return bad_request(f"{name}: not supported; {hint}.", name, "unsupported_parameter")
-    return refused(name, (*_CONSTRAINTS, _FORMAT), name.lower()) if looks_alike(name.lower()) else None
+    known = (instead,) if instead else (*_CONSTRAINTS, _FORMAT)
+    return refused(name, known, name.lower()) if looks_alike(name.lower()) else None
 
 
 @lru_cache(1024)
@@ -114,7 +118,7 @@ def refused(param: str, known: tuple[str, ...], name: str) -> ApiError:
     hint = f" Did you mean {near[0]}?" if near else f" Known are {', '.join(known[:8])}."
     shown_name = param[:100]
     text = f"{shown_name}: unknown, and it looks like a constraint of the answer, which is never ignored.{hint}"
-    return bad_request(text, shown_name, "unknown_parameter")
+    return bad_request(text, shown_name, UNKNOWN_PARAMETER)
 
 
 def as_spelled(error: ApiError, spelled: Mapping[str, str]) -> ApiError:

@@ -9,9 +9,11 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from dynamo.frontend.anthropic.request_structs import MessagesRequest
 from dynamo.frontend.errors import ApiError
 from dynamo.frontend.openai.request_structs import DetokenizeRequest, EmbeddingsRequest, TokenizeRequest
 from dynamo.frontend.openai.requests import members_of, nearest, refuse_unknown, unknown_fields
+from dynamo.frontend.openai.responses_structs import ResponsesRequest
 from dynamo.frontend.validation.constraint_names import looks_alike, refused, unserved
 
 log = logging.getLogger(__name__)
@@ -21,6 +23,8 @@ MOST_NAMES: Final = 256
 _UNPRINTABLE: Final = re.compile(r"[^!-+\--~]")
 _FREE: Final = (EmbeddingsRequest, TokenizeRequest, DetokenizeRequest)
 """Requests without an answer that could be constrained."""
+_FORMATS: Final[dict[type[Struct], str]] = {ResponsesRequest: "text.format", MessagesRequest: "output_config.format"}
+"""Where APIs with another word for it have an answer's form."""
 
 
 class IgnoredFields:
@@ -56,7 +60,7 @@ def _refusal(name: str, body: dict[str, Any], kind: type[Struct]) -> ApiError | 
     """Return the 400 of a field that would have changed the answer, had it been known."""
     field, dot, member = name.partition(".")
     if not dot:
-        return unserved(name, body.get(name, True))
+        return unserved(name, body.get(name, True), _FORMATS.get(kind, ""))
     value, members = body[field].get(member, True), members_of(kind)[field]
     if field != "nvext" and value is not None and looks_alike(member.lower()):
         return refused(name, tuple(f"{field}.{known}" for known in members), name)
