@@ -94,8 +94,10 @@ ANSWER_TEXTS: Final[dict[str, Texts]] = {
         "total_tokens": "Tokens of prompt and answer.",
         "completion_tokens": "Tokens of the answer, reasoning included.",
         "prompt_tokens_details": "Where the prompt's tokens came from, if the engine reports it.",
+        "completion_tokens_details": "What the answer's tokens are, where a reasoning parser reads the answer.",
     },
     "CachedTokens": {"cached_tokens": "Tokens of the prompt that the engine read from its KV cache."},
+    "ReasoningTokens": {"reasoning_tokens": "Tokens of the answer that are the model's thoughts."},
     "EmbeddingList": {
         "object": _LIST,
         "data": "One entry for each input, in their order.",
