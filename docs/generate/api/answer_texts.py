@@ -174,7 +174,14 @@ ANSWER_TEXTS: Final[dict[str, Texts]] = {
         "input_tokens": "Tokens of the input, template included.",
         "output_tokens": "Tokens of the output, reasoning included.",
         "total_tokens": "Both together.",
+        "input_tokens_details": "What of the input came from a cache, or went into one.",
+        "output_tokens_details": "What the tokens of the output are.",
     },
+    "InputTokensDetails": {
+        "cached_tokens": "Tokens of the input that the engine read from its KV cache.",
+        "cache_write_tokens": "Always 0: engines write all they compute.",
+    },
+    "OutputTokensDetails": {"reasoning_tokens": "Tokens of the output that are the model's thoughts."},
     "InputTokenCount": {"object": "Always `response.input_tokens`.", "input_tokens": "Tokens that the input takes."},
     "MessageAnswer": MESSAGE,
     "MessageBlock": {

@@ -73,12 +73,17 @@ def without_ids(response: Any) -> Any:
 
 def test_text(ask: Callable[..., Any]) -> None:
     """A whole answer is OpenAI's object; a stream's events come in OpenAI's order, numbered, with one id."""
-    whole, events = ask("Grüezi", instructions="Be brief.", metadata={"a": "b"}, temperature=0.5, user="u")
+    penalty = {"presence_penalty": 0.5}
+    whole, events = ask(
+        "Grüezi", instructions="Be brief.", metadata={"a": "b"}, temperature=0.5, user="u", extra_body=penalty
+    )  # fmt: skip
     assert whole.output_text == "Grüezi"
     assert (whole.status, whole.object, whole.instructions, whole.metadata) == (
         "completed", "response", "Be brief.", {"a": "b"},
     )  # fmt: skip
     assert (whole.temperature, whole.top_p, whole.user, whole.error) == (0.5, 1.0, "u", None)
+    assert whole.usage.input_tokens_details.cache_write_tokens == 0
+    assert (whole.presence_penalty, whole.frequency_penalty) == (0.5, 0.0)
     assert whole.usage.output_tokens == len("Grüezi".encode())
     assert whole.usage.total_tokens == whole.usage.input_tokens + whole.usage.output_tokens
     assert whole.id.startswith("resp_")

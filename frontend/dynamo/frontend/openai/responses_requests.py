@@ -166,8 +166,10 @@ def echo_of(request: ResponsesRequest) -> dict[str, Any]:
     effort, summary = (None, None) if reasoning is None else (reasoning.effort, reasoning.summary)
     return {
         **{name: _encoded(name, value) for name, value in large.items()},
-        "background": False, "max_output_tokens": asked.max_output_tokens, "max_tool_calls": asked.max_tool_calls,
+        "background": False, "frequency_penalty": _or(asked.frequency_penalty, 0.0),
+        "max_output_tokens": asked.max_output_tokens, "max_tool_calls": asked.max_tool_calls,
         "parallel_tool_calls": asked.parallel_tool_calls is not False,
+        "presence_penalty": _or(asked.presence_penalty, 0.0),
         "previous_response_id": asked.previous_response_id, "prompt_cache_key": asked.prompt_cache_key,
         "reasoning": {"effort": effort, "summary": summary}, "safety_identifier": asked.safety_identifier,
         "service_tier": "default", "store": False, "temperature": _or(asked.temperature, 1.0),
