@@ -7,6 +7,7 @@ from typing import Any, Final
 from dynamo.frontend.anthropic.answer_structs import MessagesErrorReply
 from dynamo.frontend.anthropic.request_structs import CountTokensRequest, MessagesRequest
 from dynamo.frontend.anthropic.requests import EFFORTS
+from dynamo.frontend.openai.constraints import NAME
 from dynamo.frontend.openai.request_structs import MAX_MESSAGES, MAX_TOOLS
 from dynamo.frontend.openapi.description import Described, Json
 
@@ -44,7 +45,11 @@ _MESSAGES: Final[Json] = {
         _object({"role": {"const": "assistant"}, "content": _content(_TEXT, _THINKING, _TOOL_USE)}),
     ]},
 }  # fmt: skip
-_TOOL: Final[Json] = _object({"name": _NAME, "input_schema": _OBJECT}, type={"const": "custom"}, description=_STRING)
+_TOOL_NAME: Final[Json] = {"type": "string", "pattern": f"^{NAME.pattern}$"}
+_SCHEMA: Final[Json] = {"type": "object", "properties": {"type": {"const": "object"}}}
+_TOOL: Final[Json] = _object(
+    {"name": _TOOL_NAME, "input_schema": _SCHEMA}, type={"const": "custom"}, description=_STRING
+)
 _PROMPT: Final[dict[str, Json]] = {
     "messages": _MESSAGES,
     "system": {"anyOf": [_STRING, {"type": "array", "items": _TEXT}, _NULL]},

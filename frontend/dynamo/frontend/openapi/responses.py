@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from dynamo.frontend.openai.constraints import NAME
 from dynamo.frontend.openai.request_structs import MAX_MESSAGES, MAX_TOOLS
-from dynamo.frontend.openai.responses_requests import EFFORTS, INCLUDES
+from dynamo.frontend.openai.responses_requests import EFFORTS, INCLUDES, SUMMARIES, VERBOSITIES
 from dynamo.frontend.openai.responses_structs import (
     MOST_ITEMS,
     ConversationChange,
@@ -26,6 +27,10 @@ _STRING: Final[Json] = {"type": "string"}
 
 def _object(required: dict[str, Any], **optional: Any) -> Json:
     return {"type": "object", "required": [*required], "properties": {**required, **optional}}
+
+
+def _word(words: Sequence[str]) -> Json:
+    return {"anyOf": [{"enum": [*words]}, _NULL]}
 
 
 _PART: Final[Json] = {"oneOf": [
@@ -97,8 +102,10 @@ DESCRIBED: Final = Described(
         "ConversationItems": {
             "items": {"type": "array", "items": _KEPT, "minItems": 1, "maxItems": MOST_ITEMS}
         },
-        "ReasoningOptions": {"effort": {"anyOf": [{"enum": [*EFFORTS]}, _NULL]}},
-        "TextOptions": {"format": _FORMAT},
+        "ReasoningOptions": {
+            "effort": _word(EFFORTS), "summary": _word(SUMMARIES), "generate_summary": _word(SUMMARIES),
+        },
+        "TextOptions": {"format": _FORMAT, "verbosity": _word(VERBOSITIES)},
     },
     rules={"ResponsesRequest": [
         {"required": ["input"], "properties": {"input": {}}},
