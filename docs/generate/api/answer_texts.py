@@ -179,7 +179,7 @@ ANSWER_TEXTS: Final[dict[str, Texts]] = {
     },
     "InputTokensDetails": {
         "cached_tokens": "Tokens of the input that the engine read from its KV cache.",
-        "cache_write_tokens": "Always 0: engines write all they compute.",
+        "cache_write_tokens": "Always 0: no engine says it.",
     },
     "OutputTokensDetails": {"reasoning_tokens": "Tokens of the output that are the model's thoughts."},
     "InputTokenCount": {"object": "Always `response.input_tokens`.", "input_tokens": "Tokens that the input takes."},

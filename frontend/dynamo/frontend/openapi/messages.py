@@ -9,7 +9,7 @@ from dynamo.frontend.anthropic.request_structs import CountTokensRequest, Messag
 from dynamo.frontend.anthropic.requests import EFFORTS
 from dynamo.frontend.openai.constraints import NAME
 from dynamo.frontend.openai.request_structs import MAX_MESSAGES, MAX_TOOLS
-from dynamo.frontend.openapi.description import Described, Json
+from dynamo.frontend.openapi.description import STOPS, Described, Json
 
 _NULL: Final[Json] = {"type": "null"}
 _OBJECT: Final[Json] = {"type": "object"}
@@ -59,7 +59,6 @@ _PROMPT: Final[dict[str, Json]] = {
         _NULL,
     ]},
 }  # fmt: skip
-_STOP: Final[Json] = {"type": "string", "minLength": 1, "maxLength": 256}
 
 DESCRIBED: Final = Described(
     bodies={
@@ -68,8 +67,7 @@ DESCRIBED: Final = Described(
     },
     narrower={
         "MessagesRequest": {
-            **_PROMPT, "stop_sequences": {"anyOf": [{"type": "array", "items": _STOP, "maxItems": 16}, _NULL]},
-            "thread": _NULL,
+            **_PROMPT, "stop_sequences": {"anyOf": [STOPS, _NULL]}, "thread": _NULL,
         },
         "CountTokensRequest": _PROMPT,
         "Thinking": {"type": {"enum": ["enabled", "adaptive", "disabled"]}},

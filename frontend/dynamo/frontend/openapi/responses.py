@@ -16,7 +16,7 @@ from dynamo.frontend.openai.responses_structs import (
     ResponsesRequest,
 )
 from dynamo.frontend.openai.responses_tools import CALLS, LEFT_OUT
-from dynamo.frontend.openapi.description import Described, Json
+from dynamo.frontend.openapi.description import STOP, Described, Json
 
 _NULL: Final[Json] = {"type": "null"}
 _OBJECT: Final[Json] = {"type": "object"}
@@ -79,7 +79,6 @@ _FORMAT: Final[Json] = {"anyOf": [
     _object({"type": {"const": "json_schema"}, "name": _FORMAT_NAME, "schema": _OBJECT}),
     _NULL,
 ]}  # fmt: skip
-_STOP: Final[Json] = {"type": "string", "minLength": 1, "maxLength": 256}
 
 DESCRIBED: Final = Described(
     bodies={"/v1/responses": (ResponsesRequest, "Answer items, whole or as server-sent events", "responses"),
@@ -96,7 +95,7 @@ DESCRIBED: Final = Described(
             "tool_choice": {"anyOf": _CHOICES},
             "include": {"anyOf": [{"type": "array", "items": {"enum": [*INCLUDES]}, "maxItems": 16}, _NULL]},
             "prompt": _NULL,
-            "stop": {"anyOf": [_STOP, {"type": "array", "items": _STOP, "maxItems": 16}, _NULL]},
+            "stop": STOP,
         },
         "ConversationRequest": {"items": {"anyOf": [{"type": "array", "items": _KEPT, "maxItems": MOST_ITEMS}, _NULL]}},
         "ConversationItems": {
