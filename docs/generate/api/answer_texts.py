@@ -95,8 +95,10 @@ ANSWER_TEXTS: Final[dict[str, Texts]] = {
         "total_tokens": "Tokens of prompt and answer.",
         "completion_tokens": "Tokens of the answer, reasoning included.",
         "prompt_tokens_details": "Where the prompt's tokens came from, if the engine reports it.",
+        "completion_tokens_details": "What the answer's tokens are, where a reasoning parser reads the answer.",
     },
     "CachedTokens": {"cached_tokens": "Tokens of the prompt that the engine read from its KV cache."},
+    "ReasoningTokens": {"reasoning_tokens": "Tokens of the answer that are the model's thoughts."},
     "EmbeddingList": {
         "object": _LIST,
         "data": "One entry for each input, in their order.",
@@ -173,7 +175,14 @@ ANSWER_TEXTS: Final[dict[str, Texts]] = {
         "input_tokens": "Tokens of the input, template included.",
         "output_tokens": "Tokens of the output, reasoning included.",
         "total_tokens": "Both together.",
+        "input_tokens_details": "What of the input came from a cache, or went into one.",
+        "output_tokens_details": "What the tokens of the output are.",
     },
+    "InputTokensDetails": {
+        "cached_tokens": "Tokens of the input that the engine read from its KV cache.",
+        "cache_write_tokens": "Always 0: no engine says it.",
+    },
+    "OutputTokensDetails": {"reasoning_tokens": "Tokens of the output that are the model's thoughts."},
     "InputTokenCount": {"object": "Always `response.input_tokens`.", "input_tokens": "Tokens that the input takes."},
     "MessageAnswer": MESSAGE,
     "MessageBlock": {

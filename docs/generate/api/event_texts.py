@@ -30,8 +30,8 @@ RESPONSE: Final[Texts] = {
     **dict.fromkeys(
         (
             "instructions", "metadata", "text", "tool_choice", "tools", "max_output_tokens", "max_tool_calls",
-            "parallel_tool_calls", "prompt_cache_key", "reasoning", "safety_identifier", "temperature", "top_logprobs",
-            "top_p", "truncation", "user",
+            "parallel_tool_calls", "presence_penalty", "frequency_penalty", "prompt_cache_key", "reasoning",
+            "safety_identifier", "temperature", "top_logprobs", "top_p", "truncation", "user",
         ),
         _AS_SENT,
     ),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from dynamo.llm.processing.request_options import MOST_STOPS
+
 Texts = Mapping[str, str]
 
 _UNUSED: Final = "Accepted and ignored."
@@ -34,7 +36,7 @@ _SAMPLING: Final[Texts] = {
     "frequency_penalty": "Lower the probability of tokens by how often the answer already has them.",
     "repetition_penalty": "Divide the scores of tokens that prompt or answer already have by this.",
     "seed": "Seed of the random choice, for repeatable answers.",
-    "stop": "Text, or up to 16 texts, at which the answer ends; the text isn't part of the answer.",
+    "stop": f"Text, or up to {MOST_STOPS} texts, at which the answer ends; the text isn't part of the answer.",
     "stop_token_ids": "Token ids at which the answer ends.",
     "include_stop_str_in_output": "Include the stop text in the answer.",
     "ignore_eos": "Continue after the model's end token, up to `max_tokens`.",
@@ -52,7 +54,7 @@ _SAMPLING: Final[Texts] = {
     "guided_backend": "Constraint library, where the engine has a choice.",
     "guided_whitespace_pattern": "White space between JSON tokens, where the engine supports it.",
     "user": _UNUSED,
-    "metadata": "Accepted and ignored; at most 16 keys of 64 characters.",
+    "metadata": "Accepted and ignored; at most 16 keys of 64 characters, texts of 512 as values.",
     "service_tier": "Answered with `default`, the only tier.",
     "nvext": _NVEXT,
     "bad_words": "Words that the answer doesn't have; those of several tokens on mocker and vllm only.",
@@ -105,7 +107,7 @@ _RESPONSES: Final[Texts] = {
             "repetition_penalty", "seed", "stop", "min_tokens", "ignore_eos", "nvext",
         )
     },
-    "metadata": "Returned with the response; at most 16 keys of 64 characters.",
+    "metadata": "Returned with the response; at most 16 keys of 64 characters, texts of 512 as values.",
     "user": "Returned with the response.",
     "input": "Text, or the items of the conversation.",
     "instructions": "System message in front of the input.",

@@ -254,7 +254,7 @@ def test_one_model_s_long_prompts_leave_threads_to_others(
         return await own(self, body, **options)
 
     monkeypatch.setattr(Preprocessor, "completion", completion)
-    long = {**ASKED, "prompt": "x" * 900, "metadata": {"filler": "y" * 5000}}
+    long = {**ASKED, "prompt": "x" * 900, "metadata": {str(n): "y" * 500 for n in range(10)}}
     flood = [sent(site, long) for _ in range(12)]
     left = [site.socket() for _ in range(3)]
     raw = json.dumps(long).encode()

@@ -209,7 +209,7 @@ def test_every_field_has_a_bound(kind: type[msgspec.Struct]) -> None:
         ("messages", [{"role": "user", "content": ""}] * 10_000, [{"role": "user", "content": ""}] * 10_001),
         ("metadata", {str(n): "x" * 100 for n in range(16)}, {str(n): "" for n in range(17)}),
         ("metadata", {"k" * 64: ""}, {"k" * 65: ""}),
-        ("metadata", {"k": "x" * 65_000}, {"k": "x" * 66_000}),
+        ("metadata", {"k": "x" * 512}, {"k": "x" * 513}),
         ("service_tier", "priority", "fastest"),
         ("min_tokens", 2**31 - 1, 2**31),
         ("nvext", {"annotations": ["x"] * 64}, {"annotations": ["x"] * 65}),

@@ -17,6 +17,7 @@ from dynamo.frontend.openapi.description import Error
 from dynamo.frontend.responses.answer_structs import ANSWERS
 
 JSON = "application/json"
+ASKED = [{"role": "user", "content": "a"}]
 
 
 def test_every_answer_is_described(served: Any) -> None:
@@ -97,6 +98,26 @@ def test_a_field_is_walked_however_deep_it_is(deep: int) -> None:
     assert body["prompt"][0] == 1.0
     assert not take_whole({}, "Expected `int`, got `float` - at `$.gone`")
     assert not take_whole({"a": 1.5}, "Expected `int | null`, got `float` - at `$.a`")
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "field", "asked"),
+    [
+        ("ChatRequest", "/v1/chat/completions", "stop", {"messages": ASKED}),
+        ("CompletionRequest", "/v1/completions", "stop", {"prompt": "a"}),
+        ("ResponsesRequest", "/v1/responses", "stop", {"input": "a"}),
+        ("MessagesRequest", "/v1/messages", "stop_sequences", {"messages": ASKED, "max_tokens": 1}),
+    ],
+)  # fmt: skip
+def test_as_many_stops_are_taken_as_are_described(served: Any, kind: str, path: str, field: str, asked: Any) -> None:
+    """And no more; the refusal says how many."""
+    described = httpx.get(f"{served.url}/openapi.json").json()["components"]["schemas"][kind]["properties"][field]
+    (stops,) = [form for form in described["anyOf"] if form.get("type") == "array"]
+    most, longest = stops["maxItems"], stops["items"]["maxLength"]
+    assert served.post(path, {"model": "m", **asked, field: ["x" * longest] * most}).status_code == 200
+    refused = served.post(path, {"model": "m", **asked, field: ["x"] * (most + 1)})
+    assert (refused.status_code, f"<= {most}" in refused.text) == (400, True)
+    assert served.post(path, {"model": "m", **asked, field: ["x" * (longest + 1)]}).status_code == 400
 
 
 def test_docs_is_a_page_of_ours(served: Any) -> None:

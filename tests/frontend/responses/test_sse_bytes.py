@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from dynamo.frontend.responses.generation_events import usage_dict
 from dynamo.frontend.responses.json_response import chat_answer
 from dynamo.frontend.responses.response import (
     DONE,
@@ -11,7 +12,6 @@ from dynamo.frontend.responses.response import (
     CompletionChunks,
     Identity,
     error_event,
-    usage_dict,
 )
 
 WHO = Identity("chatcmpl-1", 1700000000, "m", "fp_1")

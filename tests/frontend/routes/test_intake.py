@@ -223,14 +223,14 @@ def test_numbers_of_more_than_64_bits_travel_as_floats(served: Any, number: int)
         {"guided_json": schema},
         {"response_format": shape},
         {"tools": [tool], "tool_choice": "required"},
-        {"model": "text", "metadata": {"a": number}},
+        {"model": "text", "chat_template_kwargs": {"a": number}},
     ):
         body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2, **extra}
         answer = served.post(CHAT, body)
         assert answer.status_code == 200, answer.text
         longer = json.loads(json.dumps(body).replace(str(number), "9" * 400))
         assert served.post(CHAT, longer).status_code == 400, extra
-    assert [body["metadata"] for body in bodies] == [{"a": float(number)}]
+    assert [body["chat_template_kwargs"] for body in bodies] == [{"a": float(number)}]
 
 
 @pytest.mark.parametrize("digits", [5_000, 100_000])

@@ -73,12 +73,17 @@ def without_ids(response: Any) -> Any:
 
 def test_text(ask: Callable[..., Any]) -> None:
     """A whole answer is OpenAI's object; a stream's events come in OpenAI's order, numbered, with one id."""
-    whole, events = ask("Grüezi", instructions="Be brief.", metadata={"a": "b"}, temperature=0.5, user="u")
+    penalty = {"presence_penalty": 0.5}
+    whole, events = ask(
+        "Grüezi", instructions="Be brief.", metadata={"a": "b"}, temperature=0.5, user="u", extra_body=penalty
+    )  # fmt: skip
     assert whole.output_text == "Grüezi"
     assert (whole.status, whole.object, whole.instructions, whole.metadata) == (
         "completed", "response", "Be brief.", {"a": "b"},
     )  # fmt: skip
     assert (whole.temperature, whole.top_p, whole.user, whole.error) == (0.5, 1.0, "u", None)
+    assert whole.usage.input_tokens_details.cache_write_tokens == 0
+    assert (whole.presence_penalty, whole.frequency_penalty) == (0.5, 0.0)
     assert whole.usage.output_tokens == len("Grüezi".encode())
     assert whole.usage.total_tokens == whole.usage.input_tokens + whole.usage.output_tokens
     assert whole.id.startswith("resp_")
@@ -246,6 +251,10 @@ MISTAKES: Final[list[tuple[dict[str, Any], str, str]]] = [
     ({"text": {"format": {"type": "xml"}}}, "text.format", "unsupported_value"),
     ({"text": {"format": {"type": "json_schema", "name": "a"}}}, "text.format", "invalid_value"),
     ({"reasoning": {"effort": "very"}}, "reasoning.effort", "unsupported_value"),
+    ({"reasoning": {"summary": "zzz"}}, "reasoning.summary", "unsupported_value"),
+    ({"reasoning": {"generate_summary": "zzz"}}, "reasoning.generate_summary", "unsupported_value"),
+    ({"text": {"verbosity": "zz"}}, "text.verbosity", "unsupported_value"),
+    ({"metadata": {"a": 1}}, "metadata.a", "invalid_type"),
     ({"include": ["secrets"]}, "include[0]", "unsupported_value"),
     ({"background": True, "store": False}, "background", "invalid_value"),
     ({"conversation": "conv_1"}, "conversation", "conversation_not_found"),

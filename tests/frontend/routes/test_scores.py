@@ -48,6 +48,25 @@ def test_pairs_are_scored(embedding: Any, path: str) -> None:
     assert [entry["score"] for entry in pairs] == pytest.approx([0.5**0.5, 1.0])
 
 
+def test_a_cosine_is_no_more_than_one(site: Any) -> None:
+    """Of texts that are the same, or opposite, whatever rounding makes of them."""
+
+    def engine(incoming: Incoming) -> None:
+        for index, ids in enumerate(incoming.payload["token_ids"]):
+            sign = -1 if bytes(ids[-1:]) == b"-" else 1
+            incoming.send([index, packed([sign * 0.1 * (at + 1) * int(bytes(ids[:2])) for at in range(3)])])
+        incoming.finish()
+
+    site.worker(engine, "v", model_types=["embedding"])
+    left = [f"{number}" for number in range(10, 70)]
+    for end, whole in (("", 1.0), ("-", -1.0)):
+        right = [f"{text}{end}" for text in left]
+        scored = site.post("/v1/score", {"model": "v", "text_1": left, "text_2": right}).json()["data"]
+        scores = [entry["score"] for entry in scored]
+        assert scores == pytest.approx([whole] * len(left))
+        assert all(-1 <= score <= 1 for score in scores)
+
+
 def test_what_embeddings_refuse(embedding: Any, echo: Any) -> None:
     """Models that aren't there, or make no vectors, are refused as by embeddings; texts are bounded by the context."""
     embedding.worker(echo, "chat")

@@ -138,6 +138,37 @@ def test_every_choice_has_its_own(site: Any, talk: Callable[..., Any]) -> None:
     assert sorted(calls) == [(0, 0), (1, 0)]
 
 
+def test_tokens_of_thoughts_are_counted(site: Any, talk: Callable[..., Any]) -> None:
+    """Whole answers and a stream's usage have them, of all choices; 0 where the model didn't think."""
+    talk(thoughtful := "<think>Hm.</think>Ok")
+    asked: Any = {"model": "m", "messages": ASK}
+    counts = []
+    with site.client() as client:
+        for more in ({}, {"n": 2}, {"tools": TOOLS}, {"extra_body": {"include_reasoning": False}}):
+            whole = client.chat.completions.create(**asked, **more).usage
+            stream = client.chat.completions.create(
+                **asked, **more, stream=True, stream_options={"include_usage": True}
+            )  # fmt: skip
+            (streamed,) = [chunk.usage for chunk in stream if chunk.usage is not None]
+            assert whole.completion_tokens_details == streamed.completion_tokens_details
+            counts.append(whole.completion_tokens_details.reasoning_tokens)
+        assert 0 < counts[0] < len(thoughtful)
+        assert counts == [counts[0], 2 * counts[0], counts[0], counts[0]]
+    talk("Ok")
+    with site.client() as client:
+        forced: Any = {"tools": TOOLS, "tool_choice": FORCED}
+        assert client.chat.completions.create(**asked, **forced).usage.completion_tokens_details is None
+        assert client.chat.completions.create(**asked).usage.completion_tokens_details.reasoning_tokens == 0
+
+
+def test_where_only_calls_are_parsed_no_thoughts_are_counted(site: Any, speaker: Any) -> None:
+    """Nothing tells thoughts apart there, so that a 0 would be wrong."""
+    site.worker(speaker, tool_call_parser="hermes")
+    speaker.answer = f"<think>Hm.</think>{CALL}"
+    usage = site.post("/v1/chat/completions", {"model": "m", "messages": ASK, "tools": TOOLS}).json()["usage"]
+    assert "completion_tokens_details" not in usage
+
+
 def test_a_prompt_that_opens_the_thought(site: Any, speaker: Any) -> None:
     """The end of the prompt says that the answer begins inside one."""
     site.worker(speaker, reasoning_parser="qwen3")
@@ -213,7 +244,9 @@ def test_without_parsers_nothing_changes(site: Any, speaker: Any) -> None:
     site.worker(speaker)
     speaker.answer = f"<think>Hm.</think>{CALL}"
     body = {"model": "m", "messages": ASK, "tools": TOOLS}
-    message = site.post("/v1/chat/completions", body).json()["choices"][0]
+    answer = site.post("/v1/chat/completions", body).json()
+    message = answer["choices"][0]
+    assert "completion_tokens_details" not in answer["usage"]
     assert message["message"] == {"role": "assistant", "content": speaker.answer, "refusal": None}
     assert message["finish_reason"] == "stop"
 

@@ -93,6 +93,20 @@ def test_wrong_items_are_refused(served: Any) -> None:
         assert client.conversations.items.list(made.id).data == []
 
 
+def test_metadata_has_texts_only(served: Any) -> None:
+    """A value that is none is named, where a conversation is made and where it is changed."""
+    wrong: Any = {"a": "b", "c": 1}
+    with served.client() as client:
+        made = client.conversations.create(metadata={"a": "x" * 512})
+        for ask in (
+            client.conversations.create,
+            lambda metadata: client.conversations.update(made.id, metadata=metadata),
+        ):
+            with pytest.raises(openai.BadRequestError, match=r"metadata\.c: expected str, got int"):
+                ask(metadata=wrong)
+        assert client.conversations.retrieve(made.id) == made
+
+
 def test_a_response_of_a_conversation_is_gone_on_from_with_it(served: Any, echo: Any) -> None:
     """Named as the previous one, it brings the conversation as it was then, and nothing that came later."""
     with served.client() as client:

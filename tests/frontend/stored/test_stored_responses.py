@@ -89,7 +89,7 @@ def test_what_is_read_again(served: Any) -> None:
         )  # fmt: skip
         assert client.responses.retrieve(second.id) == second
         listed = list(client.responses.input_items.list(second.id, limit=1))
-        texts = [item.content[0].text if isinstance(item.content, list) else item.content for item in listed]
+        texts = [item.content[0].text for item in listed]
         assert texts == ["three", "two", first.output_text, "one"]
         assert listed[2].id == first.output[0].id
         assert [item.id for item in client.responses.input_items.list(second.id, order="asc")] == [
@@ -112,6 +112,23 @@ def test_what_is_read_again(served: Any) -> None:
             client.responses.create(**ASK, input="four", previous_response_id=second.id)
         with pytest.raises(openai.BadRequestError, match="that response"):
             client.responses.create(**ASK, input="four", previous_response_id="resp_none")
+
+
+def test_messages_are_listed_in_parts(served: Any) -> None:
+    """However a message's content was sent, it is listed as the SDK reads it."""
+    said: Any = [{"role": "user", "content": "one"}, {"role": "assistant", "content": "two"}]
+    with served.client() as client:
+        first = client.responses.create(**ASK, input=[*said, {"role": "user", "content": "again"}])
+        second = client.responses.create(**ASK, input="three", previous_response_id=first.id)
+        listed = client.responses.input_items.list(second.id, order="asc").data
+    assert [item.to_dict() | {"id": ""} for item in listed if item.id != first.output[0].id] == [
+        {"id": "", "type": "message", "role": role, "status": "completed", "content": [part]}
+        for role, part in (
+            ("user", {"type": "input_text", "text": "one"}),
+            ("assistant", {"type": "output_text", "text": "two", "annotations": []}),
+            ("user", {"type": "input_text", "text": "again"}), ("user", {"type": "input_text", "text": "three"}),
+        )
+    ]  # fmt: skip
 
 
 def test_others_see_nothing(served: Any) -> None:
@@ -245,7 +262,7 @@ def test_what_nobody_reads_is_not_stored(served: Any, echo: Any) -> None:
     with served.client() as client:
         first = client.responses.create(**ASK, input=[item])
         (listed,) = client.responses.input_items.list(first.id).data
-        assert set(listed.to_dict()) == {"id", "type", "role", "content"}
+        assert set(listed.to_dict()) == {"id", "type", "role", "content", "status"}
         assert [part.to_dict() for part in listed.content] == [{"type": "input_text", "text": "one"}]
         client.responses.create(**ASK, input="two", previous_response_id=first.id)
     assert "User: one\n" in prompt_of(echo)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from dynamo.frontend.errors import bad_request, shown
+from dynamo.frontend.openai.constraints import NAME, NAME_FORM
 
 LEFT_OUT: Final = ("web_search_", "web_fetch_", "tool_search_tool_")
 """Beginnings of the types that are left out."""
@@ -42,8 +43,18 @@ _KNOWN: Final[dict[str, tuple[str, dict[str, Any]]]] = {"bash_": _BASH, "text_ed
 
 def functions_of(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the chat's tools; a 400 names the one that can't be."""
-    functions = (_function(tool, f"tools[{index}]") for index, tool in enumerate(tools))
-    return [{"type": "function", "function": function} for function in functions if function is not None]
+    functions: list[dict[str, Any]] = []
+    names: set[str] = set()
+    for index, tool in enumerate(tools):
+        function = _function(tool, f"tools[{index}]")
+        if function is None:
+            continue
+        if (name := function["name"]) in names:
+            text = f"tools[{index}].name: tool names must be unique, and another tool is called {shown(name)}."
+            raise bad_request(text, f"tools[{index}].name")
+        names.add(name)
+        functions.append({"type": "function", "function": function})
+    return functions
 
 
 def _function(tool: Mapping[str, Any], path: str) -> dict[str, Any] | None:
@@ -59,8 +70,17 @@ def _function(tool: Mapping[str, Any], path: str) -> dict[str, Any] | None:
         raise bad_request(text, path, "unsupported_value")
     if not isinstance(name, str) or not name:
         raise bad_request(f"{path}.name: this field is required.", f"{path}.name", "missing_required_parameter")
-    if not isinstance(schema, Mapping):
-        text = f"{path}.input_schema: this field is required, a JSON schema."
-        raise bad_request(text, f"{path}.input_schema", "missing_required_parameter")
+    if not NAME.fullmatch(name):
+        raise bad_request(f"{path}.name: expected {NAME_FORM}, got {shown(name)}.", f"{path}.name")
+    _check_schema(schema, f"{path}.input_schema")
     optional = {"description": described, "strict": tool.get("strict")}
     return {"name": name, "parameters": schema, **{field: v for field, v in optional.items() if v is not None}}
+
+
+def _check_schema(schema: Any, path: str) -> None:
+    """Raise where it is no schema of a tool's input, which is an object."""
+    if not isinstance(schema, Mapping):
+        text = f"{path}: this field is required, a JSON schema."
+        raise bad_request(text, path, "missing_required_parameter")
+    if (kind := schema.get("type")) is not None and kind != "object":
+        raise bad_request(f"{path}.type: expected object, got {shown(kind)}.", f"{path}.type")

@@ -171,6 +171,8 @@ class Parsing(msgspec.Struct, frozen=True):
     """Calls are told as `function_call`."""
     customs: Collection[str] = ()
     """Tools whose calls are told as those of custom ones."""
+    thinks: bool = False
+    """Thoughts are told apart while they come, so that their tokens can be counted; a forced answer's are held."""
 
 
 def check_tool_choice(choice: Any) -> None:
@@ -217,7 +219,10 @@ def parsing_of(
         return _forced(reading, body, forced, prompt_ids)
     if reading is None or (make := reading.parsers(body, prompt_ids)) is None:
         return None
-    return Parsing(make, reading.new_id, reading.shown(body), legacy=is_legacy(body), customs=customs(body))
+    return Parsing(
+        make, reading.new_id, reading.shown(body), legacy=is_legacy(body), customs=customs(body),
+        thinks=reading.thinks,
+    )  # fmt: skip
 
 
 def _forced(

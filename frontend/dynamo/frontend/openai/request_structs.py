@@ -26,6 +26,8 @@ MAX_MESSAGES: Final = 10_000
 MAX_TOOLS: Final = 512
 MAX_GUIDED_CHOICES: Final = 4096
 MAX_GRAMMAR: Final = 64 * KB
+LONGEST_METADATA: Final = 512
+"""Characters of a value, as OpenAI has it."""
 
 
 def size(most: int) -> Meta:
@@ -48,7 +50,8 @@ Prompt: TypeAlias = Annotated[Any, size(WHOLE_BODY)]
 Text: TypeAlias = Annotated[str, size(WHOLE_BODY)]
 Schema: TypeAlias = Annotated[Any, size(256 * KB)]
 Options: TypeAlias = Annotated[dict[str, Any], Meta(max_length=256, extra={SIZE: 64 * KB})]
-Metadata: TypeAlias = Annotated[dict[Word, Any], Meta(max_length=16, extra={SIZE: 64 * KB})]
+MetadataValue: TypeAlias = Annotated[str, Meta(max_length=LONGEST_METADATA)]
+Metadata: TypeAlias = Annotated[dict[Word, MetadataValue], Meta(max_length=16, extra={SIZE: 64 * KB})]
 Tier: TypeAlias = Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"]
 Tools: TypeAlias = Annotated[list[dict[str, Any]], Meta(max_length=MAX_TOOLS, extra={SIZE: 1024 * KB})]
 

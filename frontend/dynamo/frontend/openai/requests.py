@@ -24,6 +24,7 @@ from dynamo.frontend.openai.body import NOTHING, SMALL, shape_of
 from dynamo.frontend.openai.constraints import check_guided, check_tool_choice, packed
 from dynamo.frontend.openai.nvext import Nvext
 from dynamo.frontend.openai.request_structs import (
+    LONGEST_METADATA,
     ChatRequest,
     CompletionRequest,
     EmbeddingsRequest,
@@ -143,7 +144,7 @@ def _invalid(text: str, body: Mapping[str, Any], kind: type[Any]) -> ApiError:
         text = f"{text[: MAX_MESSAGE // 2]}…{text[-MAX_MESSAGE // 4 :]}"
     match = _EXPECTED.match(text)
     what, path = (match["what"], match["path"] or "") if match else (text, "")
-    path = path.removeprefix("$").removeprefix(".")
+    path = _metadata_key(path.removeprefix("$").removeprefix("."), body)
     if missing := _MISSING.search(what):
         param = f"{path}.{missing[1]}".lstrip(".")
         hint = "" if path else _misspelt(missing[1], body, kind)
@@ -154,6 +155,18 @@ def _invalid(text: str, body: Mapping[str, Any], kind: type[Any]) -> ApiError:
     wrong_type = ", got " in what
     return bad_request(f"{path or 'body'}: {what[:1].lower()}{what[1:]}.", path or None,
                        "invalid_type" if wrong_type else "invalid_value")  # fmt: skip
+
+
+def _metadata_key(path: str, body: Mapping[str, Any]) -> str:
+    """Return the path with the key of the first wrong value of metadata, of which msgspec only says that there is one.
+
+    It looks at keys and values in their order, so that all keys up to that value are right, and short.
+    """
+    metadata = body.get("metadata")
+    if path != "metadata[...]" or not isinstance(metadata, Mapping):
+        return path
+    wrong = (key for key, value in metadata.items() if not isinstance(value, str) or len(value) > LONGEST_METADATA)
+    return f"metadata.{next(wrong, '')}"
 
 
 def _misspelt(missing: str, body: Mapping[str, Any], kind: type[Struct]) -> str:

@@ -72,16 +72,20 @@ def trimmed(item: Item) -> Item:
 
 
 def kept(item: Item) -> Item:
-    """Return an item as conversations keep it and clients read it: a message's content is parts, and it is over."""
-    short = trimmed(item)
-    if short.get("type") == "message":
-        content = short.get("content")
+    """Return an item as conversations keep it."""
+    return in_parts(trimmed(item))
+
+
+def in_parts(item: Item) -> Item:
+    """Make an item what clients read: a message's content is parts, and it is over."""
+    if item.get("type") == "message":
+        content = item.get("content")
         if isinstance(content, str):
             said: Item = {"type": "output_text", "text": content, "annotations": []}
             asked: Item = {"type": "input_text", "text": content}
-            short["content"] = [said if short.get("role") == "assistant" else asked]
-        short.setdefault("status", "completed")
-    return short
+            item["content"] = [said if item.get("role") == "assistant" else asked]
+        item.setdefault("status", "completed")
+    return item
 
 
 def _trimmed_part(part: Mapping[str, Any]) -> Item:

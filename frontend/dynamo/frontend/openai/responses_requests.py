@@ -17,7 +17,7 @@ from dynamo.frontend.openai.chat_builder import ChatBuilder, renamed
 from dynamo.frontend.openai.constraints import packed
 from dynamo.frontend.openai.request_structs import ChatRequest, Effort
 from dynamo.frontend.openai.responses_input import Item, add_items, items_of
-from dynamo.frontend.openai.responses_structs import ResponsesRequest
+from dynamo.frontend.openai.responses_structs import ReasoningOptions, ResponsesRequest, TextOptions
 from dynamo.frontend.openai.responses_tools import Kinds, read_choice, read_tools
 
 LOGPROBS: Final = "message.output_text.logprobs"
@@ -28,6 +28,8 @@ INCLUDES: Final = (
 )  # fmt: skip
 """What of another server's tools is asked for is never there, so it may be asked for."""
 EFFORTS: Final = get_args(Effort)
+SUMMARIES: Final = ("auto", "concise", "detailed")
+VERBOSITIES: Final = ("low", "medium", "high")
 _SAME: Final = (
     "model", "stream", "temperature", "top_p", "parallel_tool_calls", "metadata", "user", "top_k", "min_p",
     "presence_penalty", "frequency_penalty", "repetition_penalty", "seed", "stop", "min_tokens", "ignore_eos", "nvext",
@@ -117,10 +119,19 @@ def _refuse_others(request: ResponsesRequest) -> None:
         if name not in INCLUDES:
             text = f"include[{index}]: {shown(name)} is not known; use {LOGPROBS} or {SEALED}."
             raise bad_request(text, f"include[{index}]", "unsupported_value")
-    effort = request.reasoning.effort if request.reasoning else None
-    if effort is not None and effort not in EFFORTS:
-        text = f"reasoning.effort: expected {', '.join(EFFORTS)}, got {shown(effort)}."
-        raise bad_request(text, "reasoning.effort", "unsupported_value")
+    _refuse_words(request)
+
+
+def _refuse_words(request: ResponsesRequest) -> None:
+    """Raise the 400 of a word that isn't among those that its field may be."""
+    reasoning, text = request.reasoning or ReasoningOptions(), request.text or TextOptions()
+    for name, given, words in (
+        ("reasoning.effort", reasoning.effort, EFFORTS), ("reasoning.summary", reasoning.summary, SUMMARIES),
+        ("reasoning.generate_summary", reasoning.generate_summary, SUMMARIES),
+        ("text.verbosity", text.verbosity, VERBOSITIES),
+    ):  # fmt: skip
+        if given is not None and given not in words:
+            raise bad_request(f"{name}: expected {', '.join(words)}, got {shown(given)}.", name, "unsupported_value")
 
 
 def _chat(
@@ -166,8 +177,10 @@ def echo_of(request: ResponsesRequest) -> dict[str, Any]:
     effort, summary = (None, None) if reasoning is None else (reasoning.effort, reasoning.summary)
     return {
         **{name: _encoded(name, value) for name, value in large.items()},
-        "background": False, "max_output_tokens": asked.max_output_tokens, "max_tool_calls": asked.max_tool_calls,
+        "background": False, "frequency_penalty": _or(asked.frequency_penalty, 0.0),
+        "max_output_tokens": asked.max_output_tokens, "max_tool_calls": asked.max_tool_calls,
         "parallel_tool_calls": asked.parallel_tool_calls is not False,
+        "presence_penalty": _or(asked.presence_penalty, 0.0),
         "previous_response_id": asked.previous_response_id, "prompt_cache_key": asked.prompt_cache_key,
         "reasoning": {"effort": effort, "summary": summary}, "safety_identifier": asked.safety_identifier,
         "service_tier": "default", "store": False, "temperature": _or(asked.temperature, 1.0),

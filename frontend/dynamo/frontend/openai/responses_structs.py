@@ -146,12 +146,27 @@ class OutputItem(Struct):
     input: str | None = None
 
 
+class InputTokensDetails(Struct):
+    """Part of an input that came from a cache, and that was written into one."""
+
+    cached_tokens: int
+    cache_write_tokens: int
+
+
+class OutputTokensDetails(Struct):
+    """Part of an output that is thoughts."""
+
+    reasoning_tokens: int
+
+
 class ResponseUsage(Struct):
     """Tokens of a response."""
 
     input_tokens: int
     output_tokens: int
     total_tokens: int
+    input_tokens_details: InputTokensDetails
+    output_tokens_details: OutputTokensDetails
 
 
 class ResponseAnswer(Struct):
@@ -179,6 +194,8 @@ class ResponseAnswer(Struct):
     max_output_tokens: int | None = None
     max_tool_calls: int | None = None
     parallel_tool_calls: bool | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
     prompt_cache_key: str | None = None
     reasoning: dict[str, Any] | None = None
     safety_identifier: str | None = None

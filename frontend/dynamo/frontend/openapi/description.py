@@ -22,6 +22,7 @@ from dynamo.frontend.openai.request_structs import (
     TokenizeRequest,
 )
 from dynamo.frontend.openapi.client_generators import add_head, plain, together
+from dynamo.llm.processing.request_options import LONGEST_STOP, MOST_STOPS
 
 Json = dict[str, Any]
 Answers = Mapping[tuple[str, str], type[msgspec.Struct]]
@@ -115,11 +116,13 @@ _CONSTRAINTS: Final[dict[str, Json]] = {
     "guided_choice": {"anyOf": [{"type": "array", "items": _TEXT, "minItems": 1, "maxItems": 4096}, _NULL]},
     "guided_grammar": {"anyOf": [_TEXT, _NULL]},
 }  # fmt: skip
-_STOP: Final[Json] = {"anyOf": [_TEXT, {"type": "array", "items": _TEXT, "maxItems": 16}, _NULL]}
+_STOP: Final[Json] = {**_TEXT, "maxLength": LONGEST_STOP}
+STOPS: Final[Json] = {"type": "array", "items": _STOP, "maxItems": MOST_STOPS}
+STOP: Final[Json] = {"anyOf": [_STOP, STOPS, _NULL]}
 _SAMPLING: Final[dict[str, Json]] = {
     **_CONSTRAINTS,
     "response_format": {"anyOf": [*_FORMATS, _NULL]},
-    "stop": _STOP,
+    "stop": STOP,
 }
 _NARROWER: Final[dict[str, dict[str, Json]]] = {
     "Message": {"content": {"anyOf": [{"type": "string"}, {"type": "array", "items": _PART}, _NULL]}},

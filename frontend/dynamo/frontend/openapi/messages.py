@@ -7,8 +7,9 @@ from typing import Any, Final
 from dynamo.frontend.anthropic.answer_structs import MessagesErrorReply
 from dynamo.frontend.anthropic.request_structs import CountTokensRequest, MessagesRequest
 from dynamo.frontend.anthropic.requests import EFFORTS
+from dynamo.frontend.openai.constraints import NAME
 from dynamo.frontend.openai.request_structs import MAX_MESSAGES, MAX_TOOLS
-from dynamo.frontend.openapi.description import Described, Json
+from dynamo.frontend.openapi.description import STOPS, Described, Json
 
 _NULL: Final[Json] = {"type": "null"}
 _OBJECT: Final[Json] = {"type": "object"}
@@ -44,7 +45,11 @@ _MESSAGES: Final[Json] = {
         _object({"role": {"const": "assistant"}, "content": _content(_TEXT, _THINKING, _TOOL_USE)}),
     ]},
 }  # fmt: skip
-_TOOL: Final[Json] = _object({"name": _NAME, "input_schema": _OBJECT}, type={"const": "custom"}, description=_STRING)
+_TOOL_NAME: Final[Json] = {"type": "string", "pattern": f"^{NAME.pattern}$"}
+_SCHEMA: Final[Json] = {"type": "object", "properties": {"type": {"const": "object"}}}
+_TOOL: Final[Json] = _object(
+    {"name": _TOOL_NAME, "input_schema": _SCHEMA}, type={"const": "custom"}, description=_STRING
+)
 _PROMPT: Final[dict[str, Json]] = {
     "messages": _MESSAGES,
     "system": {"anyOf": [_STRING, {"type": "array", "items": _TEXT}, _NULL]},
@@ -54,7 +59,6 @@ _PROMPT: Final[dict[str, Json]] = {
         _NULL,
     ]},
 }  # fmt: skip
-_STOP: Final[Json] = {"type": "string", "minLength": 1, "maxLength": 256}
 
 DESCRIBED: Final = Described(
     bodies={
@@ -63,8 +67,7 @@ DESCRIBED: Final = Described(
     },
     narrower={
         "MessagesRequest": {
-            **_PROMPT, "stop_sequences": {"anyOf": [{"type": "array", "items": _STOP, "maxItems": 16}, _NULL]},
-            "thread": _NULL,
+            **_PROMPT, "stop_sequences": {"anyOf": [STOPS, _NULL]}, "thread": _NULL,
         },
         "CountTokensRequest": _PROMPT,
         "Thinking": {"type": {"enum": ["enabled", "adaptive", "disabled"]}},

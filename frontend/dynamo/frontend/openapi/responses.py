@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from dynamo.frontend.openai.constraints import NAME
 from dynamo.frontend.openai.request_structs import MAX_MESSAGES, MAX_TOOLS
-from dynamo.frontend.openai.responses_requests import EFFORTS, INCLUDES
+from dynamo.frontend.openai.responses_requests import EFFORTS, INCLUDES, SUMMARIES, VERBOSITIES
 from dynamo.frontend.openai.responses_structs import (
     MOST_ITEMS,
     ConversationChange,
@@ -15,7 +16,7 @@ from dynamo.frontend.openai.responses_structs import (
     ResponsesRequest,
 )
 from dynamo.frontend.openai.responses_tools import CALLS, LEFT_OUT
-from dynamo.frontend.openapi.description import Described, Json
+from dynamo.frontend.openapi.description import STOP, Described, Json
 
 _NULL: Final[Json] = {"type": "null"}
 _OBJECT: Final[Json] = {"type": "object"}
@@ -26,6 +27,10 @@ _STRING: Final[Json] = {"type": "string"}
 
 def _object(required: dict[str, Any], **optional: Any) -> Json:
     return {"type": "object", "required": [*required], "properties": {**required, **optional}}
+
+
+def _word(words: Sequence[str]) -> Json:
+    return {"anyOf": [{"enum": [*words]}, _NULL]}
 
 
 _PART: Final[Json] = {"oneOf": [
@@ -74,7 +79,6 @@ _FORMAT: Final[Json] = {"anyOf": [
     _object({"type": {"const": "json_schema"}, "name": _FORMAT_NAME, "schema": _OBJECT}),
     _NULL,
 ]}  # fmt: skip
-_STOP: Final[Json] = {"type": "string", "minLength": 1, "maxLength": 256}
 
 DESCRIBED: Final = Described(
     bodies={"/v1/responses": (ResponsesRequest, "Answer items, whole or as server-sent events", "responses"),
@@ -91,14 +95,16 @@ DESCRIBED: Final = Described(
             "tool_choice": {"anyOf": _CHOICES},
             "include": {"anyOf": [{"type": "array", "items": {"enum": [*INCLUDES]}, "maxItems": 16}, _NULL]},
             "prompt": _NULL,
-            "stop": {"anyOf": [_STOP, {"type": "array", "items": _STOP, "maxItems": 16}, _NULL]},
+            "stop": STOP,
         },
         "ConversationRequest": {"items": {"anyOf": [{"type": "array", "items": _KEPT, "maxItems": MOST_ITEMS}, _NULL]}},
         "ConversationItems": {
             "items": {"type": "array", "items": _KEPT, "minItems": 1, "maxItems": MOST_ITEMS}
         },
-        "ReasoningOptions": {"effort": {"anyOf": [{"enum": [*EFFORTS]}, _NULL]}},
-        "TextOptions": {"format": _FORMAT},
+        "ReasoningOptions": {
+            "effort": _word(EFFORTS), "summary": _word(SUMMARIES), "generate_summary": _word(SUMMARIES),
+        },
+        "TextOptions": {"format": _FORMAT, "verbosity": _word(VERBOSITIES)},
     },
     rules={"ResponsesRequest": [
         {"required": ["input"], "properties": {"input": {}}},

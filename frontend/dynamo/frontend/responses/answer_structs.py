@@ -17,6 +17,12 @@ class CachedTokens(Struct):
     cached_tokens: int
 
 
+class ReasoningTokens(Struct):
+    """Part of an answer that is thoughts."""
+
+    reasoning_tokens: int
+
+
 class Usage(Struct):
     """Tokens of a request and of its answer."""
 
@@ -24,6 +30,7 @@ class Usage(Struct):
     total_tokens: int
     completion_tokens: int | None = None
     prompt_tokens_details: CachedTokens | None = None
+    completion_tokens_details: ReasoningTokens | None = None
 
 
 class AnsweredFunction(Struct):

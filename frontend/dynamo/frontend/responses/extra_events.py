@@ -13,7 +13,8 @@ import msgspec
 
 from dynamo.frontend.errors import bad_request
 from dynamo.frontend.openai.request_structs import Sampling
-from dynamo.frontend.responses.response import Response, ResponseOptions, usage_dict
+from dynamo.frontend.responses.generation_events import usage_dict
+from dynamo.frontend.responses.response import Response, ResponseOptions
 from dynamo.frontend.responses.stream import ResponseStream
 from dynamo.llm.processing.preprocess import Preprocessor
 from dynamo.llm.processing.request_options import nvext_of

@@ -65,6 +65,17 @@ class Usage(msgspec.Struct, frozen=True):
     """The engine has said how many came from a cache."""
 
 
+def usage_dict(prompt: int, completion: int, cached: int, reasoning: int | None = None) -> dict[str, Any]:
+    """Return usage as chats and completions say it; `reasoning` is left out where nothing tells thoughts apart."""
+    usage = {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }
+    return usage if reasoning is None else {**usage, "completion_tokens_details": {"reasoning_tokens": reasoning}}
+
+
 Event: TypeAlias = Content | ScoredContent | Thought | CallBegun | CallArguments | Ended | Usage
 
 

@@ -8,7 +8,8 @@ from typing import Any, Final
 import msgspec
 
 from dynamo.frontend.generation.choice import Choice
-from dynamo.frontend.responses.response import Identity, Response, usage_dict
+from dynamo.frontend.responses.generation_events import usage_dict
+from dynamo.frontend.responses.response import Identity, Response
 from dynamo.frontend.routing.report import Route, given, spliced, worker_id
 from dynamo.llm.protocols import PreprocessedRequest, TextRequest
 
@@ -55,7 +56,7 @@ class JsonResponse(Response):
         more = NOTHING_MORE if scores is None else scores.add(bodies, answers, self.options)
         if self.options.token_ids and self.options.chat:
             more = {**more, "prompt_token_ids": self.options.prompt_ids[0]}
-        body = make(self.who, bodies, usage_dict(*self.usage()), more)
+        body = make(self.who, bodies, usage_dict(*self.usage(), self.reasoning()), more)
         if (explanation := self.options.explanation) is not None:
             body = spliced(body, explanation.late(0), b"}")
         self._whole(200, body, [])

@@ -7,6 +7,7 @@ token knows nothing of this. A call's name leaves in one chunk, its arguments in
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from dynamo.frontend.generation.choice import Choice
@@ -51,6 +52,11 @@ def _as_custom(call: dict[str, Any]) -> dict[str, Any]:
     return {"id": call["id"], "type": CUSTOM, CUSTOM: own}
 
 
+def _reasoning(parsing: Parsing | None, readers: Sequence[EventReader]) -> int | None:
+    """Return the tokens of all choices' thoughts; None where only calls are parsed, which tells no thoughts apart."""
+    return sum(reader.reasoning for reader in readers) if parsing is not None and parsing.thinks else None
+
+
 def _reason(event: Ended, *, legacy: bool) -> str:
     return "function_call" if legacy and event.reason == TOOL_CALLS else event.reason
 
@@ -88,6 +94,9 @@ class ParsedStream(SseResponse):
 
     def failed(self, choice: Choice, error: Exception) -> None:
         super().failed(choice, explained(error, self.options.parsing))
+
+    def reasoning(self) -> int | None:
+        return _reasoning(self.options.parsing, self._readers)
 
     def _heard(self) -> None:
         """Note that the engine has begun, though what it said may have to wait."""
@@ -164,6 +173,9 @@ class ParsedWhole(JsonResponse):
 
     def failed(self, choice: Choice, error: Exception) -> None:
         super().failed(choice, explained(error, self.options.parsing))
+
+    def reasoning(self) -> int | None:
+        return _reasoning(self.options.parsing, self._readers)
 
     def _take(self, choice: Choice, event: Event) -> None:
         index = choice.index

@@ -23,6 +23,7 @@ from dynamo.frontend.generation.choice import Choice
 from dynamo.frontend.metrics import ModelMeter
 from dynamo.frontend.openai.constraints import Parsing
 from dynamo.frontend.openai.requests import name_field
+from dynamo.frontend.responses.generation_events import usage_dict
 from dynamo.frontend.responses.logprobs import Logprobs
 from dynamo.frontend.responses.scores import Scores
 from dynamo.frontend.responses.stream import BatchWriter, Headers, ResponseStream
@@ -189,6 +190,10 @@ class Response(ABC):
         produced = 0 if self.options.unanswered else sum(choice.tokens for choice in self.choices)
         return prompt, produced, sum(choice.cached for choice in firsts)
 
+    def reasoning(self) -> int | None:
+        """Return the tokens of thoughts among those produced; None where nothing tells them apart."""
+        return None
+
     def failed(self, choice: Choice, error: Exception) -> None:
         """Fail the request: one of its choices did."""
         self.refused(error)
@@ -320,15 +325,6 @@ def error_event(body: bytes) -> bytes:
     return b"data: " + body + b"\n\n"
 
 
-def usage_dict(prompt: int, completion: int, cached: int) -> dict[str, Any]:
-    return {
-        "prompt_tokens": prompt,
-        "completion_tokens": completion,
-        "total_tokens": prompt + completion,
-        "prompt_tokens_details": {"cached_tokens": cached},
-    }
-
-
 class SseResponse(Response):
     """Server-sent events, one per delta."""
 
@@ -374,7 +370,7 @@ class SseResponse(Response):
         self._left -= 1
         if self._left == 0:
             if self.options.include_usage:
-                self._output.append(self._form.usage(usage_dict(*self.usage())))
+                self._output.append(self._form.usage(usage_dict(*self.usage(), self.reasoning())))
             self._output.append(DONE)
             self._end()
         self._writer.touch(self._output)

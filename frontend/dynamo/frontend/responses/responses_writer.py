@@ -259,7 +259,8 @@ class ResponsesWriter:
             "status": status, "completed_at": None if cut else int(self._clock()),
             "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
             "usage": {
-                "input_tokens": usage.prompt, "input_tokens_details": {"cached_tokens": usage.cached},
+                "input_tokens": usage.prompt,
+                "input_tokens_details": {"cached_tokens": usage.cached, "cache_write_tokens": 0},  # no engine says it
                 "output_tokens": usage.produced, "output_tokens_details": {"reasoning_tokens": usage.reasoning},
                 "total_tokens": usage.prompt + usage.produced,
             },

@@ -137,7 +137,10 @@ def _made(asked: Any, scored: Scored, content: bytes, say: Callable[..., dict[st
 
 def _cosine(vectors: Sequence[array[float]], lengths: Sequence[float], left: int, right: int) -> float:
     scale = lengths[left] * lengths[right]
-    return sum(map(mul, vectors[left], vectors[right])) / scale if scale else 0.0
+    if not scale:
+        return 0.0
+    cosine: float = sum(map(mul, vectors[left], vectors[right])) / scale
+    return max(-1.0, min(1.0, cosine))  # rounding makes it a little more, and who takes its arc cosine fails
 
 
 def _text(given: str | dict[str, Any], where: str) -> str:

@@ -12,6 +12,7 @@ from typing import Any, Final
 from dynamo.frontend.errors import ApiError, bad_request, shown
 from dynamo.frontend.openai.chat_builder import first_ids
 from dynamo.frontend.openai.constraints import NAME, NAME_FORM
+from dynamo.frontend.openai.custom_tools import CUSTOM
 from dynamo.frontend.openai.request_structs import ChatRequest, Message
 from dynamo.llm.processing.image_prompts import KINDS as IMAGE_KINDS
 
@@ -93,11 +94,14 @@ def _check_answer(message: Message, where: str, called: set[str]) -> None:
 
 def _check_call(call: Mapping[str, Any], where: str) -> str:
     """Raise where it is none; return its id."""
-    kind, given = call.get("type", "function"), call.get("id")
+    kind, given = call.get("type"), call.get("id")
     if not isinstance(given, str) or not given:
         raise _required(f"{where}.id")
-    if kind != "function":
+    if kind == CUSTOM:
         return given
+    if kind not in ("function", None):
+        text = f"{where}.type: expected function or custom, got {shown(kind)}."
+        raise bad_request(text, f"{where}.type", "unsupported_value")
     function = call.get("function")
     if not isinstance(function, Mapping):
         raise _required(f"{where}.function")

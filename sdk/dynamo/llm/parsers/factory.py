@@ -59,6 +59,11 @@ class ParserFactory:
         """Make the factory; None where the card names no parser: answers come as the model writes them."""
         return cls(card, vocabulary) if card.tool_call_parser or card.reasoning_parser else None
 
+    @property
+    def thinks(self) -> bool:
+        """Tell whether the model's thoughts are told apart from its answers."""
+        return self._harmony[0] or self._thoughts is not None
+
     def shown(self, body: Mapping[str, Any]) -> Mapping[int, str]:
         """Return special tokens that an answer's text must show, by their ids."""
         thoughts, tools = self._shown

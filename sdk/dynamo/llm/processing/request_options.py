@@ -17,7 +17,9 @@ COMPLETION_MAX_TOKENS: Final = 16
 """OpenAI's default for completions; a chat answer may fill the context."""
 
 MOST_STOPS: Final = 64
+"""More than OpenAI's 4, since vLLM, from which clients come, has no bound; `stop_strings.py` has what as many cost."""
 LONGEST_STOP: Final = 256
+"""Characters; of so many text may be held back."""
 
 _SEED: Final = "seed"
 _SAMPLING: Final = frozenset({*SAMPLING_FIELDS, "logit_bias", "best_of"} - {_SEED})

@@ -13,6 +13,7 @@ from fastapi.responses import Response
 
 from dynamo.frontend.errors import ApiError, bad_request
 from dynamo.frontend.http.requests import headers_of
+from dynamo.frontend.openai.responses_input import in_parts
 from dynamo.frontend.responses.cold_replies import json_reply
 from dynamo.frontend.routes.stored.item_ids import PREFIXES
 from dynamo.frontend.services import Services
@@ -179,12 +180,15 @@ def listed(items: list[Item], limit: int, after: str | None, newest_first: bool)
 
 
 def _items(stored: StoredResponse, before: list[StoredResponse]) -> list[Item]:
-    """Return what a response answered, with ids: the conversation before it, and its own input."""
+    """Return what a response answered, with ids: the conversation before it, and its own input.
+
+    A response is stored as it was asked, which is shorter, so that its bytes count as those of the request did.
+    """
     own: list[Item] = msgspec.json.decode(stored.input)
     items: dict[str, Item] = {}
     for index, item in enumerate([*items_of(before), *own]):
         place = f"{stored.id}/{index}"
-        named = with_id(item, place)
+        named = with_id(in_parts(item), place)
         if named["id"] in items:  # clients may send an item twice; a page begins behind one of them
             named = with_id({**item, "id": ""}, place)
         items[named["id"]] = named
