@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import re
-import weakref
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -22,10 +19,8 @@ from tests.worker.engine_rigs import (
     TOKENS,
     Recorder,
     Rig,
-    Run,
     alone,
     opened,
-    shared,
 )
 
 from dynamo.frontend.generation.migration import rest_of
@@ -43,20 +38,6 @@ from dynamo.worker.settings import WorkerSettings
 @pytest.fixture(autouse=True)
 def fast_echo(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DYN_TOKEN_ECHO_DELAY_MS", "2")
-
-
-@pytest.fixture(scope="module")
-def together() -> Iterator[Callable[[str], Run]]:
-    """One started engine of each kind that takes long to start."""
-    with shared() as rig:
-        yield rig
-
-
-@pytest.fixture(params=NAMES)
-def run(request: pytest.FixtureRequest, together: Callable[[str], Run]) -> Run:
-    """Runs a coroutine function with a started engine."""
-    name: str = request.param
-    return together(name) if RIGS[name].takes_long else alone(name)
 
 
 only_tokens = pytest.mark.parametrize("run", TOKENS, indirect=True)
@@ -112,34 +93,6 @@ def test_cancel_frees_the_slot(run: Any) -> None:
         await rig.idle()
         assert (len(sink.produced), sink.ends) == (seen, ends)
         abort()
-
-    run(body)
-
-
-def test_requests_leave_nothing_to_the_collector(run: Any) -> None:
-    """What ended or was given up is gone soon: in circles it would wait with its prompt, for hundreds of others."""
-
-    async def ended(rig: Rig) -> weakref.ref[Recorder]:
-        sink, _ = rig.submit(max_tokens=3)
-        assert await sink.end() == LENGTH
-        return weakref.ref(sink)
-
-    async def given_up(rig: Rig) -> weakref.ref[Recorder]:
-        sink, abort = rig.submit(rig.endless())
-        await sink.until(1)
-        abort()
-        return weakref.ref(sink)
-
-    async def body(rig: Rig) -> None:
-        gc.collect()
-        gc.disable()
-        try:
-            sinks = [await ask(rig) for ask in (ended, given_up) for _ in range(3)]
-            await rig.idle()
-            await ended(rig)  # a loop's turn may keep the last one until the next
-            assert [sink() for sink in sinks] == [None] * len(sinks)
-        finally:
-            gc.enable()
 
     run(body)
 
