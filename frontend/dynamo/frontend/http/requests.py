@@ -13,6 +13,7 @@ from dynamo.frontend.http.body_budget import FREE
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Scope = dict[str, Any]
 _HEADERS: Final = "dynamo.headers"
+_ID: Final = "dynamo.request_id"
 _REQUEST_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
 _DIGITS: Final = re.compile(rb"[0-9]{1,12}")
 _SHOWN: Final = 100
@@ -41,12 +42,22 @@ def header(scope: Scope, name: bytes) -> bytes | None:
 
 
 def request_id(scope: Scope) -> str:
-    """Return the client's `x-request-id` where it is usable, else a new one."""
-    given = header(scope, b"x-request-id")
+    """Return the client's `x-request-id` where it is usable, else a new one; the same whoever asks again.
+
+    Without that header it is `x-dynamo-request-id`, by which older clients of NVIDIA Dynamo name theirs.
+    """
+    known: str | None = scope.get(_ID)
+    if known is not None:
+        return known
+    if (given := header(scope, b"x-request-id")) is None:
+        given = header(scope, b"x-dynamo-request-id")
     if given is not None and _REQUEST_ID.fullmatch(given):
-        return given.decode("ascii")
-    # Unique is enough: nobody gains from guessing it, and the system's random source is a system call.
-    return f"{random.getrandbits(128):032x}"
+        rid = given.decode("ascii")
+    else:
+        # Unique is enough: nobody gains from guessing it, and the system's random source is a system call.
+        rid = f"{random.getrandbits(128):032x}"
+    scope[_ID] = rid
+    return rid
 
 
 def timeout_seconds(scope: Scope) -> float | None:

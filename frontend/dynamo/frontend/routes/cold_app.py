@@ -89,7 +89,8 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 def _replied(request: Request, error: ApiError) -> Response:
-    return error_reply(in_words_of(request.scope["path"], error))
+    scope: Any = request.scope
+    return error_reply(in_words_of(scope, error))
 
 
 def _allowed(request: Request, error: HTTPException) -> str:

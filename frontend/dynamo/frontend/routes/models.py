@@ -8,7 +8,6 @@ from typing import Any, Final, TypeVar
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from dynamo.frontend.anthropic.errors import MessagesError
 from dynamo.frontend.anthropic.models import VERSION, described, listed
 from dynamo.frontend.errors import ApiError, bad_request, model_not_found
 from dynamo.frontend.health import readiness
@@ -59,8 +58,7 @@ def models_router(services: Services) -> APIRouter:
         """Describe one model, whose id may hold slashes; in Anthropic's form for its clients."""
         served, theirs = {models.name: models for models in pool.served()}, VERSION in request.headers
         if (model := served.get(pool.own_name(model_id))) is None:
-            unknown = model_not_found(model_id, list(served))
-            raise MessagesError.of(unknown) if theirs else unknown
+            raise model_not_found(model_id, list(served))
         return json_reply(described(model.name, model.created) if theirs else _describe(model, pool))
 
     @router.post("/tokenize", tags=["tokens"])
