@@ -65,6 +65,13 @@ def id_headers(scope: Scope) -> list[tuple[bytes, bytes]]:
     return [(b"x-request-id", rid), *([(ID_HEADER, rid)] if is_theirs(scope) else [])]
 
 
+def identified(scope: Scope, error: ApiError) -> ApiError:
+    """Return an error in that shape, with its request's id among its headers: for who answers where no route does."""
+    answer = in_words_of(scope, error)
+    answer.headers += [(name.decode(), value.decode()) for name, value in id_headers(scope)]
+    return answer
+
+
 def in_words_of(scope: Scope, error: ApiError) -> ApiError:
     """Return an error in the shape of the API that a request is one of."""
     return MessagesError.of(error, request_id(scope)) if is_theirs(scope) else error

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from dynamo.frontend.errors import ApiError, bad_request, too_large
 from dynamo.frontend.http.body_budget import FREE
+from dynamo.runtime.http.protocol import Fault
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Scope = dict[str, Any]
@@ -21,6 +22,7 @@ _SHOWN: Final = 100
 TIMEOUT_HEADER: Final = "x-request-timeout-ms"
 _TIMEOUT: Final = TIMEOUT_HEADER.encode()
 MAX_TIMEOUT_MS: Final = 24 * 3600 * 1000
+TOO_MUCH_AROUND: Final = "The request has more around its body than is taken: trailers, or chunks of a few bytes."
 
 
 class ClientGone(Exception):  # noqa: N818 - nobody sees it as an error
@@ -58,6 +60,29 @@ def request_id(scope: Scope) -> str:
         rid = f"{random.getrandbits(128):032x}"
     scope[_ID] = rid
     return rid
+
+
+def identified(scope: Scope, error: ApiError) -> ApiError:
+    """Return an error with the id of its request among its headers."""
+    error.headers.append(("x-request-id", request_id(scope)))
+    return error
+
+
+def refusal_of(fault: Fault, said: str, head: int) -> ApiError:
+    """Return the answer to a request that is refused before it is whole; `head`: the most bytes of its headers."""
+    match fault:
+        case Fault.UNREADABLE:
+            return ApiError(400, said or "This can't be read as a request of HTTP/1.1.", code="bad_http")
+        case Fault.UNKNOWN_METHOD:
+            return ApiError(501, "No route here has the request's method.", code="unknown_method")
+        case Fault.URL_TOO_LONG:
+            text = f"The request's URL is too long: it and the headers may have {head} bytes."
+            return ApiError(414, text, code="url_too_long")
+        case Fault.HEADERS_TOO_LARGE:
+            text = f"The request's headers are larger than {head} bytes."
+            return ApiError(431, text, code="headers_too_large")
+        case Fault.TOO_LARGE:
+            return ApiError(413, TOO_MUCH_AROUND, code="request_too_large")
 
 
 def timeout_seconds(scope: Scope) -> float | None:
