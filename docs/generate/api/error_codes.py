@@ -131,7 +131,7 @@ _REQUEST: Final[Mapping[str, Error]] = {
         "Check the scheme (http or https) and the port.",
     ),
     "unknown_method": Error(
-        (501,), "No route here has the request's method.", "The method isn't one that HTTP servers know.",
+        (501,), "No route here has the request's method.", "The method isn't one that this HTTP server knows.",
         "Methods are written in capitals; `/openapi.json` lists those of each route.",
     ),
     "url_too_long": Error(
