@@ -207,7 +207,11 @@ def refusal(site: Any, raw: bytes) -> tuple[int, dict[str, str], Any]:
         (b"FOO /live HTTP/3.0\r\nhost: x\r\n\r\n", 400, "bad_http"),
         (b"\x16\x03\x01\x00\xa5\x01\x00\x00", 400, "bad_http"),
     ],
-)
+    ids=[
+        "a method", "a method in small letters", "100 KB", "one byte too many", "the longest", "headers", "of RTSP",
+        "a version", "TLS",
+    ],
+)  # fmt: skip
 def test_what_is_wrong_with_a_request_line_is_told(site: Any, raw: bytes, status: int, code: str) -> None:
     """A method that nobody knows and a URL that is too long are HTTP; each refusal has an id, as any answer."""
     answered, headers, said = refusal(site, raw)
