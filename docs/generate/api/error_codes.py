@@ -126,8 +126,17 @@ _REQUEST: Final[Mapping[str, Error]] = {
         "Poll `GET /v1/responses/ID` until its status is `completed`.",
     ),
     "bad_http": Error(
-        (400,), "This is not an HTTP/1.1 request.", "What was sent isn't HTTP/1.1, for example TLS on a plain port.",
+        (400,), "This can't be read as a request of HTTP/1.1.",
+        "What was sent isn't HTTP/1.1, for example TLS on a plain port.",
         "Check the scheme (http or https) and the port.",
+    ),
+    "unknown_method": Error(
+        (501,), "No route here has the request's method.", "The method isn't one that this HTTP server knows.",
+        "Methods are written in capitals; `/openapi.json` lists those of each route.",
+    ),
+    "url_too_long": Error(
+        (414,), "The request's URL is too long: it and the headers may have … bytes.",
+        "The URL is longer than the frontend reads.", "Send what is long in the body.",
     ),
     "unsupported_media_type": Error(
         (415,), "Content-Type … is not supported; send application/json.", "The content type isn't JSON.",

@@ -26,8 +26,8 @@ change. `param` names the field or header, where there is one.
 ```
 
 In a stream that has begun, the same object is the last event, without `data: [DONE]`: the status was sent already.
-`/v1/messages` answers in Anthropic's shape: `{"type": "error", "error": {"type", "message"}}`. gRPC has a status code.
-`x-request-id` of the answer finds the request in the logs of frontend and worker.
+`/v1/messages` answers in Anthropic's shape: `{"type": "error", "error": {"type", "message"}, "request_id"}`. gRPC has a
+status code. `x-request-id` of the answer finds the request in the logs of frontend and worker.
 """
 _RETRY: Final = (
     f"Answers with 503 and 429 carry `Retry-After: {RETRY_AFTER_SECONDS}`. OpenAI's clients retry them, and 500, 408 "

@@ -18,7 +18,8 @@ class Header(NamedTuple):
 REQUESTS: Final[tuple[Header, ...]] = (
     Header(("authorization", "x-api-key"), "The caller's key: `Bearer KEY`, or `KEY` in `x-api-key`."),
     Header(
-        ("x-request-id",), "Id for logs and traces; returned with the answer. The frontend makes one if it is missing."
+        ("x-request-id", "x-dynamo-request-id"),
+        "Id for logs and traces; returned with the answer. The frontend makes one if it is missing.",
     ),
     Header((TIMEOUT_HEADER,), "Milliseconds for the whole request; afterwards the client gets 504 `deadline`."),
     Header(("x-tenant-id",), "Names the caller for limits per caller; set it in a gateway that checks keys."),
@@ -35,6 +36,7 @@ REQUESTS: Final[tuple[Header, ...]] = (
 )
 ANSWERS: Final[tuple[Header, ...]] = (
     Header(("x-request-id",), "Id of the request, as in the logs of frontend and worker."),
+    Header(("request-id",), "The same, for clients of Anthropic's API."),
     Header(("retry-after",), "Seconds after which to try again; with 429 and 503."),
     Header(("www-authenticate",), "`Bearer`, with 401."),
     Header(("allow",), "Methods of the route, with 405."),

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any
 
-from dynamo.frontend.anthropic.errors import in_words_of
+from dynamo.frontend.anthropic.errors import id_headers, in_words_of
 from dynamo.frontend.console.paths import is_page, is_served
 from dynamo.frontend.errors import ApiError, unknown_route, wrong_method
 from dynamo.frontend.http.guard import ON_SYSTEM_PORT, PROBES, Guard, is_system
@@ -62,11 +62,12 @@ class Application:
             return
         rid = request_id(scope)
         scope.setdefault("state", {})["request_id"] = rid
-        headers = self._headers(scope, rid)
+        ids = id_headers(scope)
+        headers = [*ids, *self._cross_origin(scope)]
         if scope["method"] == "OPTIONS" and (allowed := self._options(scope)):
-            await self._say_options(send, [headers[0], *allowed])
+            await self._say_options(send, [*ids, *allowed])
         elif hot is not None:
-            refusal = in_words_of(scope["path"], wrong_method(scope["method"], scope["path"], "POST"))
+            refusal = in_words_of(scope, wrong_method(scope["method"], scope["path"], "POST"))
             await respond_error(send, refusal, headers)
         else:
             await self._cold(_as_get(scope), receive, _adding(send, headers))
@@ -82,10 +83,10 @@ class Application:
         else:
             await respond_error(send, unknown_route(scope["method"], scope["path"]), headers)
 
-    def _headers(self, scope: Scope, rid: str) -> Headers:
+    def _cross_origin(self, scope: Scope) -> Headers:
         cors = self._services.cors
         origin = None if cors is None else header(scope, b"origin")
-        return [(b"x-request-id", rid.encode()), *([] if cors is None or origin is None else cors.headers(origin))]
+        return [] if cors is None or origin is None else cors.headers(origin)
 
     def _preflight(self, scope: Scope) -> Headers | None:
         """Return the headers that answer a browser which asks what it may send; None for any other request."""
@@ -97,8 +98,8 @@ class Application:
         if (allowed := self._preflight(scope)) is not None:
             return allowed
         methods = {"POST"} if scope["path"] in self._hot else self._cold_methods(scope["path"])
-        own = self._headers(scope, "")[1:]
-        return [(b"allow", ", ".join(sorted({*methods, "OPTIONS"})).encode()), *own] if methods else []
+        allow = ", ".join(sorted({*methods, "OPTIONS"})).encode()
+        return [(b"allow", allow), *self._cross_origin(scope)] if methods else []
 
     def _cold_methods(self, path: str) -> set[str]:
         from dynamo.frontend.routes.cold_app import methods_at
@@ -112,13 +113,13 @@ class Application:
 
     async def _refuse(self, refusal: ApiError, scope: Scope, send: Send) -> None:
         """Answer before the body is read; a browser asks for what it may send without its key."""
-        headers = self._headers(scope, request_id(scope))
+        ids = id_headers(scope)
         if allowed := self._preflight(scope):
-            await self._say_options(send, [headers[0], *allowed])
+            await self._say_options(send, [*ids, *allowed])
             return
         if refusal.status == HTTPStatus.UNAUTHORIZED:
             self._services.metrics.rejected(refusal.code)
-        await respond_error(send, in_words_of(scope["path"], refusal), headers)
+        await respond_error(send, in_words_of(scope, refusal), [*ids, *self._cross_origin(scope)])
 
 
 def _as_get(scope: Scope) -> Scope:

@@ -357,8 +357,8 @@ def _counter(name: str, text: str, label: str, counts: dict[str, int]) -> Metric
 
 _ERROR_TYPES: Final = {
     400: "validation", 404: "not_found", 405: "validation", 408: "validation", 413: "validation",
-    415: "validation", 429: "overload", 499: "cancelled", 501: "not_implemented", 503: "unavailable",
-    504: "response_timeout",
+    414: "validation", 415: "validation", 429: "overload", 431: "validation", 499: "cancelled", 501: "not_implemented",
+    503: "unavailable", 504: "response_timeout",
 }  # fmt: skip
 
 

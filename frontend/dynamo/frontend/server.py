@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
+from dynamo.frontend.anthropic.errors import identified
 from dynamo.frontend.app import Application
 from dynamo.frontend.assembly import frontend
 from dynamo.frontend.errors import unavailable
@@ -74,7 +75,7 @@ async def serve_http(
         async with frontend(runtime, settings) as services:
             application = Application(services, cold_app(services))
             async with _system(application, system, on_system):
-                server = HttpServer(application, _limits(settings), services.metrics, tls)
+                server = HttpServer(application, _limits(settings), services.metrics, tls, identified)
                 await _serve(services, server, own, on_ready=on_ready, on_grpc=on_grpc, leaving=leaving_)
 
 

@@ -7,6 +7,7 @@ import importlib
 import json
 import socket
 import sys
+from pathlib import Path
 from typing import Any, Final
 
 import httpx
@@ -32,7 +33,8 @@ def test_head_and_options_of_each_get(served: Any, path: str) -> None:
     assert (asked.status_code, head.status_code, head.content) == (200, 200, b"")
     assert head.headers["content-type"] == asked.headers["content-type"]
     options = httpx.options(served.url + path)
-    assert (options.status_code, options.headers["allow"]) == (204, "GET, HEAD, OPTIONS")
+    allowed = "GET, HEAD, OPTIONS, POST" if path == "/ping" else "GET, HEAD, OPTIONS"
+    assert (options.status_code, options.headers["allow"]) == (204, allowed)
     assert httpx.get(f"{served.url}{path.rstrip('/')}/").status_code == 200
 
 
@@ -41,6 +43,20 @@ def test_options_and_slashes_of_a_hot_route(served: Any) -> None:
     assert httpx.options(served.url + TEXT).headers["allow"] == "OPTIONS, POST"
     assert served.post(f"{TEXT}/", BODY).json()["choices"][0]["text"] == "hi"
     assert (httpx.options(f"{served.url}/nope").status_code, httpx.head(f"{served.url}/nope").status_code) == (404, 404)
+
+
+NO_PROBES = (("POST", "/live"), ("PUT", "/ping"))
+
+
+def test_a_ping_may_be_posted(served: Any, make_site: Any, tmp_path: Path) -> None:
+    """As vLLM and SageMaker have it; a probe needs no key."""
+    keys = tmp_path / "keys"
+    keys.write_text("secret-1\n")
+    for site in (served, make_site(api_keys_file=str(keys))):
+        answer = site.post("/ping")
+        assert (answer.status_code, answer.content) == (200, b"{}")
+    assert httpx.put(f"{served.url}/ping").headers["allow"] == "GET, HEAD, POST"
+    assert [httpx.request(method, site.url + path).status_code for method, path in NO_PROBES] == [401, 401]
 
 
 def test_root_names_what_this_is(served: Any) -> None:

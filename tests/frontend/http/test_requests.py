@@ -7,9 +7,11 @@ import re
 import socket
 from typing import Any
 
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.waiting import eventually
 
 from dynamo.runtime.http.protocol import BadRequestError, Target, check_host, plain_head, target_of
 
@@ -181,3 +183,77 @@ def test_a_path_that_cant_be_read_is_told_so(served: Any, before: bytes) -> None
             assert received(sock, b'is live"}').startswith(b"HTTP/1.1 200")
         sock.sendall(b"GET /l\xffve HTTP/1.1\r\nhost: x\r\n\r\n")
         assert received(sock, b"}}").startswith(b"HTTP/1.1 400")
+
+
+def refusal(site: Any, raw: bytes) -> tuple[int, dict[str, str], Any]:
+    """The one answer to these bytes, after which the connection ends: status, headers and body."""
+    with site.socket() as sock:
+        sock.sendall(raw)
+        head, _, body = received(sock, b"never").decode().partition("\r\n\r\n")
+    status, *lines = head.split("\r\n")
+    return int(status.split()[1]), dict(line.split(": ", 1) for line in lines), json.loads(body)
+
+
+@pytest.mark.parametrize(
+    ("raw", "status", "code"),
+    [
+        (b"FOO /v1/completions HTTP/1.1\r\nhost: x\r\n\r\n", 501, "unknown_method"),
+        (b"get /live HTTP/1.1\r\nhost: x\r\n\r\n", 501, "unknown_method"),
+        (b"GET /%s HTTP/1.1\r\nhost: x\r\n\r\n" % (b"a" * 100_000), 414, "url_too_long"),
+        (b"GET /%s HTTP/1.1\r\nhost: x\r\n\r\n" % (b"a" * 65_535), 414, "url_too_long"),
+        (b"GET /%s HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n" % (b"a" * 65_534), 404, "unknown_url"),
+        (b"GET /%s HTTP/1.1\r\nx: %s\r\n" % (b"a" * 9000, b"a" * 60_000), 431, "headers_too_large"),
+        (b"PLAY /live HTTP/1.1\r\nhost: x\r\n\r\n", 400, "bad_http"),
+        (b"FOO /live HTTP/3.0\r\nhost: x\r\n\r\n", 400, "bad_http"),
+        (b"\x16\x03\x01\x00\xa5\x01\x00\x00", 400, "bad_http"),
+    ],
+    ids=[
+        "a method", "a method in small letters", "100 KB", "one byte too many", "the longest", "headers", "of RTSP",
+        "a version", "TLS",
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_request_line_is_told(site: Any, raw: bytes, status: int, code: str) -> None:
+    """A method that nobody knows and a URL that is too long are HTTP; each refusal has an id, as any answer."""
+    answered, headers, said = refusal(site, raw)
+    assert (answered, said["error"]["code"]) == (status, code)
+    assert re.fullmatch("[0-9a-f]{32}", headers["x-request-id"])
+
+
+ANTHROPICS = b"POST /v1/messages%s HTTP/1.1\r\nx-request-id: mine\r\n%s"
+
+
+@pytest.mark.parametrize(
+    ("raw", "status", "kind", "rid"),
+    [
+        (ANTHROPICS % (b"", b"host: x\r\ncontent-length: 9\r\n\r\n{"), 408, "invalid_request_error", "mine"),
+        (ANTHROPICS % (b"?beta=true", b"host: x\r\ncontent-length: 9\r\n\r\n"), 408, "invalid_request_error", "mine"),
+        (ANTHROPICS % (b"/count_tokens", b"\r\n"), 400, "invalid_request_error", "mine"),
+        (ANTHROPICS % (b"", b"host: x\r\nx-long: %s\r\n" % (b"a" * 70_000)), 431, "invalid_request_error", "mine"),
+        (ANTHROPICS % (b"", b"host: x\r\n"), 408, "invalid_request_error", "mine"),
+        (
+            ANTHROPICS % (b"", b"host: x\r\ntransfer-encoding: chunked\r\n\r\n") + b"1\r\n \r\n" * 2000,
+            413, "request_too_large", "mine",
+        ),
+        (b"FOO /v1/messages HTTP/1.1\r\nhost: x\r\n\r\n", 501, "api_error", None),
+    ],
+    ids=["a body", "a query", "no host", "headers", "half of the headers", "tiny chunks", "a method"],
+)  # fmt: skip
+def test_a_connection_answers_in_the_words_of_its_api(
+    make_site: Any, raw: bytes, status: int, kind: str, rid: str | None
+) -> None:
+    """What no route sees of a request under `/v1/messages` is refused in Anthropic's shape, with the ids."""
+    site = make_site(body_timeout_secs=0.3, header_timeout_secs=0.3)
+    answered, headers, said = refusal(site, raw)
+    assert (answered, said["type"], said["error"]["type"]) == (status, "error", kind)
+    assert said["request_id"] == headers["request-id"] == headers["x-request-id"]
+    assert rid in (None, said["request_id"])
+
+
+def test_a_late_body_is_refused_under_the_id_of_its_route(make_site: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """The route has begun by then, and the connection says the id that it has drawn."""
+    site = make_site(body_timeout_secs=0.3)
+    with caplog.at_level("INFO"):
+        _, headers, _ = refusal(site, post(offer=b"")[:-1])
+    rid = headers["x-request-id"]
+    eventually("the request has ended", lambda: httpx.get(f"{site.url}/requests/{rid}").status_code == 200)
+    assert f"[{rid}] 408" in caplog.text

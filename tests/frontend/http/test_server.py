@@ -149,13 +149,14 @@ CHUNKED = (
     ("head", "piece", "status"),
     [
         (b"GET /live HTTP/1.1\r\nx-long: ", b"a" * 4096, 431),
-        (b"GET /", b"a" * 4096, 431),
+        (b"GET /", b"a" * 4096, 414),
+        (b"GET /live?", b"a" * 100_000, 414),
         (b"GET /live HTTP/1.1\r\n", b"a: b\r\n" * 500, 431),
         (CHUNKED + b"1\r\n{\r\n0\r\n", b"a: b\r\n" * 500, 413),
         (CHUNKED + b"1\r\n{\r\n0\r\nx-long: ", b"a" * 4096, 413),
         (CHUNKED, b"1;%s\r\nx\r\n" % (b"e" * 4096), 413),
     ],
-    ids=["a header", "a path", "many headers", "trailers", "a trailer", "frames of chunks"],
+    ids=["a header", "a path", "a query", "many headers", "trailers", "a trailer", "frames of chunks"],
 )
 def test_what_never_ends_is_refused(make_site: Any, head: bytes, piece: bytes, status: int) -> None:
     """Headers, trailers and the frames of chunks are bounded as bodies are; the client reads why."""

@@ -235,6 +235,49 @@ def test_errors_are_the_sdks(talking: Any) -> None:
     assert talking.metric("requests_total", endpoint="anthropic_messages", status="success", model="m") == 1
 
 
+def ids(site: Any, **asked: Any) -> tuple[list[str], bool]:
+    """The models of a page, and whether there are more."""
+    with client(site) as sdk:
+        page = sdk.models.list(**asked)
+        assert (page.first_id, page.last_id) == ((page.data[0].id, page.data[-1].id) if page.data else (None, None))
+        return [model.id for model in page.data], bool(page.has_more)
+
+
+def test_models_are_listed_by_pages(site: Any, echo: Any) -> None:
+    """As the SDK asks for them; it reads all pages by itself, and how much a model takes."""
+    for number, name in enumerate("abc"):
+        site.worker(
+            echo, name=name, path=f"test.{name}.generate", context_length=None if name == "c" else 1000 + number
+        )
+    assert ids(site) == (["a", "b", "c"], False)
+    assert ids(site, limit=2) == (["a", "b"], True)
+    assert ids(site, limit=2, after_id="a") == (["b", "c"], False)
+    assert ids(site, after_id="c") == ([], False)
+    assert ids(site, limit=1, before_id="c") == (["b"], True)
+    assert ids(site, limit=1000, before_id="c") == (["a", "b"], False)
+    assert ids(site, before_id="a") == ([], False)
+    with client(site) as sdk:
+        assert [model.id for model in sdk.models.list(limit=1)] == ["a", "b", "c"]
+        assert [model.max_input_tokens for model in sdk.models.list()] == [1000, 1001, None]
+        assert sdk.models.retrieve("b").max_input_tokens == 1001
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ("limit=0", "limit"), ("limit=1001", "limit"), ("limit=-1", "limit"), ("limit=a", "limit"), ("limit=", "limit"),
+        ("after_id=zz", "after_id"), ("before_id=zz", "before_id"), ("after_id=m&before_id=m", "before_id"),
+    ],
+)  # fmt: skip
+def test_pages_that_are_none(served: Any, query: str, field: str) -> None:
+    """A 400 in Anthropic's shape names the field; OpenAI's list has no pages."""
+    path = f"{served.url}/v1/models?{query}"
+    refused = httpx.get(path, headers={"anthropic-version": "2023-06-01"})
+    assert (refused.status_code, refused.json()["error"]["type"]) == (400, "invalid_request_error")
+    assert refused.json()["error"]["message"].startswith(f"{field}: ")
+    assert [model["id"] for model in httpx.get(path).json()["data"]] == ["m"]
+
+
 def test_threads_are_refused_as_the_sdk_understands(talking: Any, speaker: Any) -> None:
     """The SDK's tool runner asks the server to hold its conversation, hears no, and sends all of it from then on."""
     cities = []

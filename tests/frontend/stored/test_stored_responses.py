@@ -151,6 +151,13 @@ def test_others_see_nothing(served: Any) -> None:
                 other.responses.delete(mine.id)
 
 
+def test_a_route_that_is_not_served_is_no_id(served: Any) -> None:
+    """OpenAI has it beside the ids of responses; clients that find 404 do without."""
+    answer = served.post("/v1/responses/compact", {"model": "m", "input": "x"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "unknown_url")
+    assert served.post("/v1/responses/resp_1", {}).status_code == 405
+
+
 def test_where_nothing_is_stored(make_site: Any, echo: Any) -> None:
     """Switched off: an answer says so, and what needs the store is refused."""
     site = make_site(stored_responses_ttl_secs=0.0)

@@ -19,6 +19,7 @@ class MessagesErrorReply(Struct):
 
     type: Literal["error"]
     error: MessagesErrorDetails
+    request_id: str | None = None
 
 
 class MessageBlock(Struct):

@@ -6,9 +6,14 @@ from typing import Any, Final
 
 import msgspec
 
+from dynamo.frontend.anthropic.models import VERSION
 from dynamo.frontend.errors import ApiError
+from dynamo.frontend.http.requests import Scope, header, request_id
 
 PATH: Final = "/v1/messages"
+MODELS: Final = "/v1/models"
+ID_HEADER: Final = b"request-id"
+"""Where its SDKs look for a request's id, with errors, too."""
 THREAD_NOT_FOUND: Final = "thread_not_found"
 THREAD_UNSUPPORTED: Final = "thread_unsupported_request"
 _TYPES: Final = {
@@ -46,6 +51,27 @@ class MessagesError(ApiError):
         return msgspec.json.encode(self.told())
 
 
-def in_words_of(path: str, error: ApiError) -> ApiError:
-    """Return an error in the shape of the API that a path belongs to."""
-    return MessagesError.of(error) if path == PATH or path.startswith(f"{PATH}/") else error
+def is_theirs(scope: Scope) -> bool:
+    """Tell whether a request is one of Anthropic's API: models are asked for by the same path as in OpenAI's."""
+    path = scope["path"]
+    if path == PATH or path.startswith(f"{PATH}/"):
+        return True
+    return (path == MODELS or path.startswith(f"{MODELS}/")) and header(scope, VERSION.encode()) is not None
+
+
+def id_headers(scope: Scope) -> list[tuple[bytes, bytes]]:
+    """Return the headers by which a client finds its request again: another one with Anthropic's API."""
+    rid = request_id(scope).encode()
+    return [(b"x-request-id", rid), *([(ID_HEADER, rid)] if is_theirs(scope) else [])]
+
+
+def identified(scope: Scope, error: ApiError) -> ApiError:
+    """Return an error in that shape, with its request's id among its headers: for who answers where no route does."""
+    answer = in_words_of(scope, error)
+    answer.headers += [(name.decode(), value.decode()) for name, value in id_headers(scope)]
+    return answer
+
+
+def in_words_of(scope: Scope, error: ApiError) -> ApiError:
+    """Return an error in the shape of the API that a request is one of."""
+    return MessagesError.of(error, request_id(scope)) if is_theirs(scope) else error

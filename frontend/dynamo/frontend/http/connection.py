@@ -17,9 +17,10 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from dynamo.frontend.errors import ApiError, overloaded
-from dynamo.frontend.http.chunked_answer import LingeringTransport, opener, unframe, writer
+from dynamo.frontend.http.chunked_answer import ENDED, LingeringTransport, opener, unframe, writer
 from dynamo.frontend.http.connection_shares import State
 from dynamo.frontend.http.cors import Headers
+from dynamo.frontend.http.requests import TOO_MUCH_AROUND, Scope, refusal_of
 from dynamo.runtime.http.protocol import BadRequestError, BoundedProtocol, Fault, Phase
 
 log = logging.getLogger(__name__)
@@ -42,23 +43,6 @@ _ANSWER_SECONDS: Final = 0.05
 """Between questions to a client that may have left, each of which costs two packets."""
 CONNECTIONS_FULL: Final = "connections"
 CLIENT_VANISHED: Final = "client_vanished"
-_TOO_MUCH_AROUND: Final = "The request has more around its body than is taken: trailers, or chunks of a few bytes."
-
-
-def _ended() -> RequestResponseCycle:
-    """Return a request that is over, whose client has left."""
-    nothing: Any = None
-    cycle = RequestResponseCycle(
-        scope=cast("Any", {}), transport=nothing, flow=nothing, logger=log, access_logger=log, access_log=False,
-        default_headers=[], message_event=asyncio.Event(), expect_100_continue=False, keep_alive=False,
-        on_response=lambda: None,
-    )  # fmt: skip
-    cycle.more_body, cycle.disconnected, cycle.response_started, cycle.response_complete = False, True, True, True
-    return cycle
-
-
-_ENDED: Final = _ended()
-"""In the place of the last request of a connection that is lost."""
 
 
 class Connection(BoundedProtocol):
@@ -109,7 +93,7 @@ class Connection(BoundedProtocol):
         self._is_over()
         self._unset_keepalive_if_required()  # which uvicorn does where the client has not reset the connection
         self.pipeline.clear()
-        self.cycle, self._running, self.scope = _ENDED, None, _ENDED.scope
+        self.cycle, self._running, self.scope = ENDED, None, ENDED.scope
         self._gentle.forget()
 
     def eof_received(self) -> bool:  # type: ignore[override]
@@ -153,7 +137,7 @@ class Connection(BoundedProtocol):
         self._chunks += 1
         if self._chunks > _SMALL_CHUNKS + self.received // _CHUNK_BYTES:
             self.refuse(Fault.TOO_LARGE)
-            raise BadRequestError(_TOO_MUCH_AROUND)
+            raise BadRequestError(TOO_MUCH_AROUND)
 
     def end_request(self) -> None:
         self.expect_nothing()
@@ -185,15 +169,7 @@ class Connection(BoundedProtocol):
             self._gentle.when_written(partial(self._say, self._last_word))
 
     def refuse(self, fault: Fault) -> None:
-        match fault:
-            case Fault.UNREADABLE:
-                error = ApiError(400, self.fault or "This is not an HTTP/1.1 request.", code="bad_http")
-            case Fault.HEADERS_TOO_LARGE:
-                text = f"The request's headers are larger than {self.bounds.head} bytes."
-                error = ApiError(431, text, code="headers_too_large")
-            case Fault.TOO_LARGE:
-                error = ApiError(413, _TOO_MUCH_AROUND, code="request_too_large")
-        self._refuse(error)
+        self._refuse(refusal_of(fault, self.fault, self.bounds.head))
 
     def timeout_keep_alive_handler(self) -> None:
         """Close an idle connection, unless a request has come that a busy loop has had no time to read."""
@@ -299,7 +275,7 @@ class Connection(BoundedProtocol):
             return
         state.lingering += 1
         self._counts_as_lingering = True
-        self._say(overloaded(f"{why}; try again in a moment.", CONNECTIONS_FULL))
+        self._say(self._in_words(overloaded(f"{why}; try again in a moment.", CONNECTIONS_FULL)))
 
     def _linger_no_more(self) -> None:
         if self._counts_as_lingering:
@@ -358,10 +334,20 @@ class Connection(BoundedProtocol):
         self.server_state.metrics.hit(what)
         self._refuse(ApiError(408, f"The request's {what} did not arrive in time.", code="request_timeout"))
 
+    def _in_words(self, error: ApiError) -> ApiError:
+        """Return an error in the shape of the API that is asked, with the id of the request that is being received."""
+        scope: Scope = {"path": "", "headers": []}
+        if self.phase is Phase.BODY:
+            scope = {**self.cycle.scope}  # the id is the one of the log, where its route has begun
+        elif self._begun:
+            scope = {"path": self.url.partition(b"?")[0].decode("latin-1"), "headers": self.headers}
+        return self.server_state.in_words(scope, error)
+
     def _refuse(self, error: ApiError) -> None:
         """Answer the request that is being received with `error`, after those before it, and close."""
         if self.deaf or self.transport.is_closing():
             return
+        error = self._in_words(error)
         whose = self.cycle if self.phase is Phase.BODY else None
         if whose is not None and self.pipeline and self.pipeline[0][0] is whose:
             self.pipeline.popleft()  # it hasn't begun, and won't
@@ -380,6 +366,8 @@ class Connection(BoundedProtocol):
 
     def _say(self, error: ApiError) -> None:
         """Answer with `error` and close; whoever works for the request it belongs to sees a client that is gone."""
+        level = logging.DEBUG if error.code == CONNECTIONS_FULL else logging.INFO
+        log.log(level, "[%s] %d %s", dict(error.headers)["x-request-id"], error.status, error.message)
         fields = b"".join(b"%s: %s\r\n" % (name.encode(), value.encode()) for name, value in error.headers)
         self.write_refusal(error.status, error.body(), fields)
         if self.cycle is not None and not self.cycle.response_complete:

@@ -19,12 +19,16 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 import msgspec
 from uvicorn.server import ServerState
 
+from dynamo.frontend.errors import ApiError
+from dynamo.frontend.http.requests import Scope, identified
 from dynamo.frontend.metrics import Metrics
 
 if TYPE_CHECKING:
     from dynamo.frontend.http.connection import Connection
 
 C = TypeVar("C")
+InWords = Callable[[Scope, ApiError], ApiError]
+"""What says an error, which no route has seen, in the shape of the API that a request is one of, and with its id."""
 LARGEST_HEAD: Final = 64 << 10
 AT_ONCE: Final = 32
 """Requests of one turn: ten milliseconds. Fewer would cost more where so many come at once: every turn has writes of
@@ -183,9 +187,9 @@ class RequestStarts:
 class State(ServerState):
     """What all connections share, with the facts that uvicorn's lacks."""
 
-    def __init__(self, limits: Limits, metrics: Metrics | None) -> None:
+    def __init__(self, limits: Limits, metrics: Metrics | None, in_words: InWords = identified) -> None:
         super().__init__()
-        self.limits = limits
+        self.limits, self.in_words = limits, in_words
         self.metrics = metrics or Metrics()
         self.draining = False
         self.asked = -math.inf

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 
 Headers = list[tuple[bytes, bytes]]
-_EXPOSED = (b"access-control-expose-headers", b"x-request-id, retry-after, x-dynamo-ignored-fields")
+_EXPOSED = (b"access-control-expose-headers", b"x-request-id, request-id, retry-after, x-dynamo-ignored-fields")
 _METHODS = (b"access-control-allow-methods", b"GET, HEAD, POST, DELETE, OPTIONS")
 _LOOPBACK = re.compile(rb"https?://(?:localhost|[a-z0-9-]{1,63}\.localhost|127\.0\.0\.1|\[::1\])(?::[0-9]{1,5})?")
 NONE = "none"

@@ -20,7 +20,10 @@ REQUESTS: Final = "/requests/"
 """Before the id of a request that has ended."""
 ON_SYSTEM_PORT: Final = "on_system_port"
 """Key of a request's state: it came on the port of those who run the frontend."""
-PROBES: Final = ("/live", "/health", "/ping")
+PING: Final = "/ping"
+PROBES: Final = ("/live", "/health", PING)
+_PROBED: Final = ("GET", "HEAD")
+_PINGED: Final = (*_PROBED, "POST")
 DETAILS: Final = "details"
 """Key of a request's state: whether `/health` may say more than a word. Not there: it may."""
 BAD_KEY: Final = "invalid_api_key"
@@ -72,7 +75,7 @@ class Guard:
             return None
         path, keys = scope["path"], self._keys
         caller = None if keys is None else keys.caller(scope["headers"])
-        if path in PROBES and scope["method"] in ("GET", "HEAD"):
+        if path in PROBES and scope["method"] in (_PINGED if path == PING else _PROBED):
             known = self._public and (keys is None or caller is not None)
             scope.setdefault("state", {})[DETAILS] = known
             return None

@@ -9,10 +9,12 @@ from typing import Any, Final
 
 from dynamo.frontend.errors import ApiError, bad_request, too_large
 from dynamo.frontend.http.body_budget import FREE
+from dynamo.runtime.http.protocol import Fault
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Scope = dict[str, Any]
 _HEADERS: Final = "dynamo.headers"
+_ID: Final = "dynamo.request_id"
 _REQUEST_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
 _DIGITS: Final = re.compile(rb"[0-9]{1,12}")
 _SHOWN: Final = 100
@@ -20,6 +22,7 @@ _SHOWN: Final = 100
 TIMEOUT_HEADER: Final = "x-request-timeout-ms"
 _TIMEOUT: Final = TIMEOUT_HEADER.encode()
 MAX_TIMEOUT_MS: Final = 24 * 3600 * 1000
+TOO_MUCH_AROUND: Final = "The request has more around its body than is taken: trailers, or chunks of a few bytes."
 
 
 class ClientGone(Exception):  # noqa: N818 - nobody sees it as an error
@@ -41,12 +44,45 @@ def header(scope: Scope, name: bytes) -> bytes | None:
 
 
 def request_id(scope: Scope) -> str:
-    """Return the client's `x-request-id` where it is usable, else a new one."""
-    given = header(scope, b"x-request-id")
+    """Return the client's `x-request-id` where it is usable, else a new one; the same whoever asks again.
+
+    Without that header it is `x-dynamo-request-id`, by which older clients of NVIDIA Dynamo name theirs.
+    """
+    known: str | None = scope.get(_ID)
+    if known is not None:
+        return known
+    if (given := header(scope, b"x-request-id")) is None:
+        given = header(scope, b"x-dynamo-request-id")
     if given is not None and _REQUEST_ID.fullmatch(given):
-        return given.decode("ascii")
-    # Unique is enough: nobody gains from guessing it, and the system's random source is a system call.
-    return f"{random.getrandbits(128):032x}"
+        rid = given.decode("ascii")
+    else:
+        # Unique is enough: nobody gains from guessing it, and the system's random source is a system call.
+        rid = f"{random.getrandbits(128):032x}"
+    scope[_ID] = rid
+    return rid
+
+
+def identified(scope: Scope, error: ApiError) -> ApiError:
+    """Return an error with the id of its request among its headers."""
+    error.headers.append(("x-request-id", request_id(scope)))
+    return error
+
+
+def refusal_of(fault: Fault, said: str, head: int) -> ApiError:
+    """Return the answer to a request that is refused before it is whole; `head`: the most bytes of its headers."""
+    match fault:
+        case Fault.UNREADABLE:
+            return ApiError(400, said or "This can't be read as a request of HTTP/1.1.", code="bad_http")
+        case Fault.UNKNOWN_METHOD:
+            return ApiError(501, "No route here has the request's method.", code="unknown_method")
+        case Fault.URL_TOO_LONG:
+            text = f"The request's URL is too long: it and the headers may have {head} bytes."
+            return ApiError(414, text, code="url_too_long")
+        case Fault.HEADERS_TOO_LARGE:
+            text = f"The request's headers are larger than {head} bytes."
+            return ApiError(431, text, code="headers_too_large")
+        case Fault.TOO_LARGE:
+            return ApiError(413, TOO_MUCH_AROUND, code="request_too_large")
 
 
 def timeout_seconds(scope: Scope) -> float | None:

@@ -20,7 +20,8 @@ from typing import Any, Final, cast
 from uvicorn.config import Config
 
 from dynamo.frontend.http.connection import LINGER_SECONDS, Connection
-from dynamo.frontend.http.connection_shares import Limits, State
+from dynamo.frontend.http.connection_shares import InWords, Limits, State
+from dynamo.frontend.http.requests import identified
 from dynamo.frontend.http.sockets import notice_silence
 from dynamo.frontend.http.tls_listener import TlsListener, too_many
 from dynamo.frontend.metrics import Metrics
@@ -35,9 +36,10 @@ class HttpServer:
     """Serves one ASGI app on already bound sockets; with `tls`, HTTPS on those of the network."""
 
     def __init__(
-        self, app: AsgiApp, limits: Limits, metrics: Metrics | None = None, tls: ssl.SSLContext | None = None
-    ) -> None:
-        self._tls, self._state = tls, State(limits, metrics)
+        self, app: AsgiApp, limits: Limits, metrics: Metrics | None = None, tls: ssl.SSLContext | None = None,
+        in_words: InWords = identified,
+    ) -> None:  # fmt: skip
+        self._tls, self._state = tls, State(limits, metrics, in_words)
         self._config = Config(
             cast("Any", app), lifespan="off", log_config=None, access_log=False, server_header=False,
             timeout_keep_alive=cast("int", limits.keep_alive), ws="none", proxy_headers=False,

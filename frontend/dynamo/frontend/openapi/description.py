@@ -191,6 +191,7 @@ _ERRORS: Final = {
     "408": "The request did not arrive in time",
     "409": "One of several processes can't do this for the others",
     "413": "The body is too large",
+    "414": "The URL is too long",
     "415": "The content type isn't JSON, or the body is compressed by something else than gzip or zstd",
     "429": "This caller has too many requests in flight; see Retry-After",
     "431": "The headers are too large",
@@ -198,7 +199,7 @@ _ERRORS: Final = {
     "503": "Nothing can serve the request now; see Retry-After",
     "504": "The request's time limit passed",
 }
-_EVERYWHERE: Final = ("400", "408", "431", "503")
+_EVERYWHERE: Final = ("400", "408", "414", "431", "503")
 _OF_BODIES: Final = ("404", "413", "415", "429", "500", "504")
 _OPEN: Final = ("/live", "/health", "/ping")
 """Without a key."""

@@ -40,6 +40,8 @@ log = logging.getLogger(__name__)
 _PARAMETER: Final = re.compile(r"\{[^{}]*\}")
 _UNLISTED: Final = ("/docs", "/openapi.json")
 """Pages about the description, which aren't in it."""
+_UNSERVED: Final = (("POST", "/v1/responses/compact"),)
+"""Routes of OpenAI's that look like the id of something here."""
 
 
 def cold_app(services: Services) -> FastAPI:
@@ -81,7 +83,7 @@ async def _answer(request: Request, error: Exception) -> Response:
 async def _http_error(request: Request, error: Exception) -> Response:
     """Return starlette's own errors: unknown routes and wrong methods."""
     assert isinstance(error, HTTPException)
-    if error.status_code == 404:
+    if error.status_code == 404 or (request.method, request.scope["path"]) in _UNSERVED:
         return _replied(request, unknown_route(request.method, request.url.path))
     if error.status_code == 405:
         return _replied(request, wrong_method(request.method, request.url.path, _allowed(request, error)))
@@ -89,7 +91,8 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 def _replied(request: Request, error: ApiError) -> Response:
-    return error_reply(in_words_of(request.scope["path"], error))
+    scope: Any = request.scope
+    return error_reply(in_words_of(scope, error))
 
 
 def _allowed(request: Request, error: HTTPException) -> str:

@@ -7,7 +7,7 @@ import time
 from random import getrandbits
 from typing import Any, Final
 
-from dynamo.frontend.anthropic.errors import MessagesError
+from dynamo.frontend.anthropic.errors import ID_HEADER, MessagesError
 from dynamo.frontend.anthropic.models import VERSION
 from dynamo.frontend.anthropic.request_structs import MessagesRequest
 from dynamo.frontend.anthropic.requests import named, read_messages
@@ -31,7 +31,7 @@ class MessagesRoute(Route):
     """The route."""
 
     def job(self, rid: str, headers: Headers) -> Job:
-        headers.append((b"request-id", rid.encode()))  # as its SDKs look for it, with errors, too
+        headers.append((ID_HEADER, rid.encode()))
         return MessagesJob(self._services, rid, headers)
 
 

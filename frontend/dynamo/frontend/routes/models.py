@@ -8,8 +8,7 @@ from typing import Any, Final, TypeVar
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from dynamo.frontend.anthropic.errors import MessagesError
-from dynamo.frontend.anthropic.models import VERSION, described, listed
+from dynamo.frontend.anthropic.models import VERSION, Model, described, listed
 from dynamo.frontend.errors import ApiError, bad_request, model_not_found
 from dynamo.frontend.health import readiness
 from dynamo.frontend.openai import requests as openai
@@ -28,6 +27,18 @@ _TEMPLATE_FIELDS: Final = (
     "messages", "add_generation_prompt", "continue_final_message", "tools", "chat_template_kwargs", "reasoning_effort",
 )  # fmt: skip
 """What a chat's template sees."""
+_PAGE: Final = [
+    {"name": name, "in": "query", "required": False, "description": text, "schema": schema}
+    for name, text, schema in (
+        (
+            "limit",
+            "With Anthropic's version only: models of a page.",
+            {"type": "integer", "minimum": 1, "maximum": 1000},
+        ),
+        ("after_id", "With Anthropic's version only: the model before the page.", {"type": "string"}),
+        ("before_id", "With Anthropic's version only: the model behind the page.", {"type": "string"}),
+    )
+]
 Asked = TypeVar("Asked", TokenizeRequest, DetokenizeRequest)
 
 
@@ -36,11 +47,11 @@ def models_router(services: Services) -> APIRouter:
     router = APIRouter()
     pool = services.pool
 
-    @router.get("/v1/models", tags=["models"])
+    @router.get("/v1/models", tags=["models"], openapi_extra={"parameters": _PAGE})
     async def list_models(request: Request) -> Response:
         """List the models that are served now, in Anthropic's form for its clients."""
         if VERSION in request.headers:
-            return json_reply(listed([(models.name, models.created) for models in pool.served()]))
+            return json_reply(listed([_theirs(models) for models in pool.served()], request.query_params))
         return json_reply({"object": "list", "data": [_describe(models, pool) for models in pool.served()]})
 
     @router.get("/v1/models/{model_id:path}/ready", tags=["models"])
@@ -59,9 +70,8 @@ def models_router(services: Services) -> APIRouter:
         """Describe one model, whose id may hold slashes; in Anthropic's form for its clients."""
         served, theirs = {models.name: models for models in pool.served()}, VERSION in request.headers
         if (model := served.get(pool.own_name(model_id))) is None:
-            unknown = model_not_found(model_id, list(served))
-            raise MessagesError.of(unknown) if theirs else unknown
-        return json_reply(described(model.name, model.created) if theirs else _describe(model, pool))
+            raise model_not_found(model_id, list(served))
+        return json_reply(described(_theirs(model)) if theirs else _describe(model, pool))
 
     @router.post("/tokenize", tags=["tokens"])
     async def tokenize(request: Request) -> Response:
@@ -74,6 +84,10 @@ def models_router(services: Services) -> APIRouter:
         return await _answered(services, request, DetokenizeRequest, _text_of)
 
     return router
+
+
+def _theirs(models: ModelSet) -> Model:
+    return Model(models.name, models.created, models.card.context_length)
 
 
 def _describe(models: ModelSet, pool: ModelPool) -> dict[str, Any]:

@@ -25,6 +25,7 @@ SYSTEM_LINKS: Final = {"docs": "/docs", "openapi": "/openapi.json", "metrics": "
 def system_router(services: Services) -> APIRouter:
     """Return the routes that operators and probes ask."""
     router = APIRouter(tags=["system"])
+    _add_pings(router, services)
 
     @router.get("/health")
     async def get_health(request: Request) -> Response:
@@ -33,12 +34,6 @@ def system_router(services: Services) -> APIRouter:
         if not getattr(request.state, DETAILS, True):
             body = {"status": body["status"], "message": "details are for those who run this server"}
         return json_reply(body, status)
-
-    @router.get("/ping")
-    async def get_ping() -> Response:
-        """Say whether this frontend is ready, by the status alone, as vLLM and SageMaker do."""
-        status, _ = health(services.pool, services.lifecycle.draining, services.connected())
-        return json_reply({}, status)
 
     @router.get("/")
     async def get_root(request: Request) -> Response:
@@ -69,6 +64,24 @@ def system_router(services: Services) -> APIRouter:
         return json_reply({"version": own_version()})
 
     return router
+
+
+def _add_pings(router: APIRouter, services: Services) -> None:
+    """Add what vLLM and SageMaker ask: whether this frontend is ready, said by the status alone."""
+
+    def answer() -> Response:
+        status, _ = health(services.pool, services.lifecycle.draining, services.connected())
+        return json_reply({}, status)
+
+    @router.get("/ping")
+    async def get_ping() -> Response:
+        """Say whether this frontend is ready, by the status alone, as vLLM and SageMaker do."""
+        return answer()
+
+    @router.post("/ping")
+    async def post_ping() -> Response:
+        """Say the same to those who post."""
+        return answer()
 
 
 def _root(services: Services, request: Request) -> Response:

@@ -27,6 +27,7 @@ _HOST: Final = re.compile(
     rb"(?:\[[0-9A-Za-z:.%_~-]{2,64}\]|[0-9A-Za-z._~!$&'()*+,;=%-]{0,255})(?::[0-9]{0,5})?"
 )  # fmt: skip
 _ABSOLUTE: Final = re.compile(rb"(?i)https?://([^/?#]*)(.*)", re.DOTALL)
+_REQUEST_LINE: Final = re.compile(rb"(?:\r\n)*([!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}) ([!-~]+) HTTP/1\.[01]\r?\n")
 _OFFERS: Final = frozenset({b"upgrade", b"http2-settings"})
 VERSIONS: Final = ("1.1", "1.0")
 Fields = Sequence[tuple[bytes, bytes]]
@@ -46,6 +47,8 @@ class Fault(Enum):
     """Fault of a request that is refused before it is whole; the value is the status of its answer."""
 
     UNREADABLE = 400
+    UNKNOWN_METHOD = 501
+    URL_TOO_LONG = 414
     HEADERS_TOO_LARGE = 431
     TOO_LARGE = 413
 
@@ -71,7 +74,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def __init__(self, bounds: ByteBounds, *args: Any, **given: Any) -> None:
         super().__init__(*args, **given)
-        self.bounds = bounds
+        self.bounds, self.url = bounds, b""
         self.phase, self.received = Phase.HEADERS, 0
         """`received`: bytes of the request that is being received."""
         self.deaf = False
@@ -99,6 +102,12 @@ class BoundedProtocol(HttpToolsProtocol):
                 self.parser.feed_data(data)
             except httptools.HttpParserUpgrade as offer:
                 self._go_on(memoryview(data)[offer.args[0] :])
+        except httptools.HttpParserInvalidMethodError:  # which it also says of what is no request at all
+            if (url := url_of_unknown_method(data)) is None:
+                self.send_400_response(self.fault)
+            else:
+                self.url = url
+                self.refuse(Fault.UNKNOWN_METHOD)
         except Exception:  # httptools lets what its callbacks raise (a URL that can't be split) through
             log.debug("unreadable request", exc_info=True)
             self.send_400_response(self.fault)
@@ -117,6 +126,9 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
+        if len(self.url) >= self.bounds.head:  # one read may bring more of a head than `_measure` lets come
+            self.refuse(Fault.URL_TOO_LONG)
+            raise BadRequestError("The request's URL is too long.")
         try:
             self._check()
         except BadRequestError as bad:
@@ -137,7 +149,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def end_request(self) -> None:
         """Know that all of the request is here."""
-        self.phase = Phase.IDLE
+        self.phase, self.url = Phase.IDLE, b""
         super().on_message_complete()
 
     def expect(self, seconds: float, late: Callable[[], None]) -> None:
@@ -180,7 +192,8 @@ class BoundedProtocol(HttpToolsProtocol):
         """Refuse a request that doesn't end. What the route reads of a body has a bound of its own."""
         if self.phase is Phase.HEADERS:
             if self.received > self.bounds.head:
-                self.refuse(Fault.HEADERS_TOO_LARGE)
+                most = 2 * len(self.url) > self.received
+                self.refuse(Fault.URL_TOO_LONG if most else Fault.HEADERS_TOO_LARGE)
         elif len(self.headers) > TRAILERS or (self.bounds.whole is not None and self.received > self.bounds.whole):
             self.refuse(Fault.TOO_LARGE)
 
@@ -246,6 +259,20 @@ def check_host(version: str, fields: Fields) -> None:
         raise BadRequestError(f"The request has {len(hosts)} Host headers; it may have one.")
     elif _HOST.fullmatch(hosts[0].strip(b" \t")) is None:
         raise BadRequestError("The request's Host header is no host name with an optional port.")
+
+
+def url_of_unknown_method(data: bytes) -> bytes | None:
+    """Return the URL of a request whose method no parser here knows; None where the bytes begin otherwise. Pure."""
+    if (match := _REQUEST_LINE.match(data)) is None:
+        return None
+    method, url = match.groups()
+    try:
+        httptools.HttpRequestParser(object()).feed_data(method + b" / HTTP/1.1\r\n")
+    except httptools.HttpParserInvalidMethodError:
+        return url
+    except httptools.HttpParserError:  # a method of another protocol
+        pass
+    return None
 
 
 def target_of(method: bytes, url: bytes) -> Target:

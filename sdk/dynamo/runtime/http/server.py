@@ -134,7 +134,11 @@ class _Connection(BoundedProtocol):
     def refuse(self, fault: Fault) -> None:
         match fault:
             case Fault.UNREADABLE:
-                text = self.fault or "This is not an HTTP/1.1 request."
+                text = self.fault or "this can't be read as a request of HTTP/1.1"
+            case Fault.UNKNOWN_METHOD:
+                text = "the request's method is unknown here"
+            case Fault.URL_TOO_LONG:
+                text = f"the request's URL is too long: it and the headers are larger than {self._limits.head} bytes"
             case Fault.HEADERS_TOO_LARGE:
                 text = f"the headers are larger than {self._limits.head} bytes"
             case Fault.TOO_LARGE:
