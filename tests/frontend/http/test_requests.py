@@ -252,7 +252,7 @@ def test_a_connection_answers_in_the_words_of_its_api(
 def test_a_late_body_is_refused_under_the_id_of_its_route(make_site: Any, caplog: pytest.LogCaptureFixture) -> None:
     """The route has begun by then, and the connection says the id that it has drawn."""
     site = make_site(body_timeout_secs=0.3)
-    with caplog.at_level("INFO"):
+    with caplog.at_level("INFO", "dynamo"):
         _, headers, _ = refusal(site, post(offer=b"")[:-1])
     rid = headers["x-request-id"]
     eventually("the request has ended", lambda: httpx.get(f"{site.url}/requests/{rid}").status_code == 200)

@@ -292,7 +292,10 @@ def test_a_constraint_is_never_ignored(served: Any, route: str, body: dict[str, 
 
 
 def test_unknown_members_of_objects_are_named(served: Any) -> None:
-    """As unknown fields are."""
+    """As unknown fields are, whose own names may have dots."""
+    for name in ("nvext.x", "stream_options.x", "a.b", "text.", "."):
+        answer = served.post("/v1/responses", {"model": "m", "input": "x", name: 1})
+        assert (answer.status_code, answer.headers["x-dynamo-ignored-fields"]) == (200, name)
     answer = served.post("/v1/responses", {"model": "m", "input": "x", "reasoning": {"efort": "low"}})
     assert (answer.status_code, answer.headers["x-dynamo-ignored-fields"]) == (200, "reasoning.efort")
     answer = served.post(TEXT, text(max_tokens=1, stream=True, stream_options={"include_usgae": True}))

@@ -20,7 +20,7 @@ def test_refusals_count_for_the_model_that_they_name(served: Any) -> None:
     assert served.post("/v1/messages", {**ASK, "max_tokens": 0}).status_code == 400
     assert served.post("/v1/responses", {"model": "m", "input": 5}).status_code == 400
     assert served.post(CHAT, {**ASK, "model": "nobody's", "temperature": 9}).status_code == 400
-    for endpoint in ("chat_completions", "messages", "responses"):
+    for endpoint in ("chat_completions", "anthropic_messages", "responses"):
         assert served.metric("requests_total", model="m", endpoint=endpoint, error_type="validation") == 1
     assert served.metric("requests_total", model="unknown_model", error_type="validation") == 1
 

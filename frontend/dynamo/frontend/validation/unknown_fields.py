@@ -58,10 +58,11 @@ class IgnoredFields:
 
 def _refusal(name: str, body: dict[str, Any], kind: type[Struct]) -> ApiError | None:
     """Return the 400 of a field that would have changed the answer, had it been known."""
-    field, dot, member = name.partition(".")
-    if not dot:
+    field, _, member = name.partition(".")
+    members, given = members_of(kind).get(field), body.get(field)
+    if name in body or members is None or not isinstance(given, dict):  # a client's names may have dots
         return unserved(name, body.get(name, True), _FORMATS.get(kind, ""))
-    value, members = body[field].get(member, True), members_of(kind)[field]
+    value = given.get(member, True)
     if field != "nvext" and value is not None and looks_alike(member.lower()):
         return refused(name, tuple(f"{field}.{known}" for known in members), name)
     if (refusal := unserved(member, value)) is not None:
