@@ -119,6 +119,17 @@ def gguf(content: bytes | None) -> Break:
     return does
 
 
+def program(content: str | None) -> Break:
+    """An engine that is a file of the user's own; None: it isn't there."""
+
+    def does(machine: Machine) -> None:
+        if content is not None:
+            (machine.folder / "mine.py").write_text(content)
+        machine.file("{engine: python, python: {file: mine.py}}")
+
+    return does
+
+
 def folder_without_model(machine: Machine) -> None:
     (machine.folder / "checkout").mkdir()
     machine.file(model="{source: ./checkout}")
@@ -268,6 +279,9 @@ BREAKAGES: Final[dict[str, Breakage]] = {
     "cut off model": Breakage(gguf(b"GGUFxx"), "model-broken", "cut off", "get the file again"),
     "page in a model's place": Breakage(gguf(b"<html>"), "model-broken", "no GGUF file", "get the file again"),
     "folder without a model": Breakage(folder_without_model, "model-broken", "config.json", "spec.model.source"),
+    "missing program": Breakage(program(None), "bad-program", "No such file", "python.file"),
+    "program that isn't Python": Breakage(program("def generate(:"), "bad-program", "line 1", "py_compile"),
+    "program of something else": Breakage(program("x = 1\n"), "bad-program", "async def generate", "python.file"),
     "broken YAML": Breakage(broken_file("spec: {", "spec: {{{"), "bad-file", "", "dynamo validate"),
     "misspelt field": Breakage(broken_file("components", "compnents"), "bad-file", "compnents", "dynamo validate"),
     "unknown engine": Breakage(broken_file("mocker", "vlllm"), "bad-file", "vlllm", "dynamo validate"),
@@ -377,6 +391,6 @@ def test_why_requests_fail_or_are_slow(name: str, tmp_path: Path) -> None:
         for _ in range(2):
             httpx.post(f"{url}/v1/completions", json=trouble.body, headers=trouble.headers, timeout=60)
         facts = ask(url, "llama")
-    assert facts is not None
+    assert not isinstance(facts, str), facts
     first: Finding = report_of([], traffic.findings(facts)).findings[0]
     assert (first.code, trouble.mend in first.mend) == (trouble.code, True), first

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import signal
+import socket
+import subprocess
 import sys
 import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+from tests.waiting import eventually
 
 from dynamo.cli.diagnosis.pipeline import LocalFacts, LocalPart, local_findings
-from dynamo.cli.local.facts.worker_health import AWAY, doing, read, seen
-from dynamo.cli.local.state import PartState
+from dynamo.cli.local.facts import worker_health
+from dynamo.cli.local.facts.worker_health import AWAY, doing, is_stopped, read, seen
+from dynamo.cli.local.state import FRONTEND, PartState
 
 if TYPE_CHECKING:
     from conftest import Workplace  # type: ignore[import-not-found]  # pytest finds it, mypy doesn't
@@ -99,6 +104,35 @@ def test_a_worker_that_hangs_is_away(tmp_path: Path) -> None:
     assert "gives no answer" in shown[0].reason
     assert [part.reason for part in shown[1:]] == ["exited", "loading"]
     assert (seen([]), doing(tmp_path / "none")) == ([], "")
+
+
+def test_a_part_that_is_stopped_is_named(tmp_path: Path) -> None:
+    """Whoever stops a process (SIGSTOP) leaves it as it was: it takes connections, and answers none of them."""
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
+        frontend = PartState("frontend-0", FRONTEND, "", "ready", 0.0, pid=process.pid)
+        assert [part.state for part in seen([frontend])] == ["ready"]
+        process.send_signal(signal.SIGSTOP)
+        eventually("it is stopped", lambda: is_stopped(process.pid))
+        (shown,) = seen([frontend])
+        process.kill()
+    assert shown.state == AWAY
+    facts = LocalFacts("p", "f", True, (LocalPart("frontend-0", shown.state, shown.reason),))
+    (finding,) = local_findings(facts)
+    assert (finding.code, finding.mend) == ("stopped", f"kill -CONT {process.pid}")
+    assert not is_stopped(process.pid)
+
+
+def test_a_frontend_whose_loop_is_blocked_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its kernel takes the connection; one that speaks TLS, or isn't here, is no such one."""
+    monkeypatch.setattr(worker_health, "LIVE_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        blocked = PartState("frontend-0", FRONTEND, "", "ready", 0.0, ports={"http": port})
+        (shown,) = seen([blocked])
+        assert (shown.state, "event loop is blocked" in shown.reason) == (AWAY, True)
+        (finding,) = local_findings(LocalFacts("p", "f", True, (LocalPart("frontend-0", shown.state, shown.reason),)))
+        assert (finding.code, "dynamo logs p/frontend-0" in finding.mend) == ("frontend-silent", True)
+    assert worker_health.ask_frontend(port) is None
 
 
 def test_findings_of_parts() -> None:

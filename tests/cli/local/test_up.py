@@ -390,7 +390,14 @@ def test_what_a_laptop_passes_over_is_said(place: Workplace) -> None:
     """envFrom and the runtime's secrets."""
     place.fake()
     text = place.write().read_text().replace("{engine: mocker}", "{engine: mocker, envFrom: [{secretRef: {name: a}}]}")
-    up = place.up(place.write(text=text + "  runtime: {nats: {secret: x}}\n"))
+    text = text.replace("envFrom: [", "podTemplate: {metadata: {}}, envFrom: [")
+    up = place.up(
+        place.write(text=text + "  frontend: {podTemplate: {metadata: {}}}\n  runtime: {nats: {secret: x}}\n"),
+        "--http-port",
+        "0",
+    )
     up.wait_for("note: spec.runtime.nats.secret is for a cluster; here NATS_AUTH_*")
     up.wait_for("note: spec.components[0].envFrom is for a cluster")
+    up.wait_for("note: spec.components[0].podTemplate is for a cluster; here .env and your environment count")
+    up.wait_for("note: spec.frontend.podTemplate is for a cluster; here your environment counts")
     up.wait_for("curl ")

@@ -88,15 +88,18 @@ class NodeDevices:
     """Of the node that offers most."""
 
 
-def demand_of(pipelines: Iterable[DynamoPipeline]) -> tuple[Demand, ...]:
-    """Return what pipelines ask for, a line for each kind of device."""
+def demand_of(pipelines: Iterable[DynamoPipeline], *, here: bool = False) -> tuple[Demand, ...]:
+    """Return what pipelines ask for, a line for each kind of device.
+
+    `here`: on this machine, where a user's own Python file runs without a GPU unless it asks for one.
+    """
     from dynamo.operator.plan.plan import devices_of
 
     asked: dict[str, Demand] = {}
     for pipeline in pipelines:
         for component in pipeline.spec.components:
             devices = devices_of(component)
-            if devices is None:
+            if devices is None or (here and component.engine == "python" and component.accelerator is None):
                 continue
             resource, count = devices
             replicas = pipeline.spec.replicas if component.replicas is None else component.replicas

@@ -62,6 +62,15 @@ class ModelFact:
 
 
 @dataclass(frozen=True)
+class ProgramFact:
+    """A Python file that an engine is."""
+
+    path: str
+    wanted_by: str
+    problem: str = ""
+
+
+@dataclass(frozen=True)
 class HubFact:
     """What a question to the model hub came to. The token itself is no fact."""
 
@@ -86,6 +95,7 @@ class MachineFacts:
     file_limit: int = 1 << 20
     engines: tuple[EngineFact, ...] = ()
     models: tuple[ModelFact, ...] = ()
+    programs: tuple[ProgramFact, ...] = ()
     gpu: GpuFact = field(default_factory=GpuFact)
     demands: tuple[Demand, ...] = ()
     """Devices that the pipelines of a file ask for."""
@@ -106,6 +116,15 @@ def preflight(engines: tuple[EngineFact, ...], models: tuple[ModelFact, ...]) ->
     """Return what keeps `dynamo up` from serving, before a download begins or a process starts."""
     facts = MachineFacts(engines=engines, models=models)
     return [f"{f.what}: {f.cause}: {f.mend}" for rule in (_engines, _models) for f in rule(facts)]
+
+
+def _programs(facts: MachineFacts) -> Iterator[Finding]:
+    for program in facts.programs:
+        if program.problem:
+            yield Finding(
+                "bad-program", f"{program.wanted_by} can't run {program.path}", program.problem,
+                f"correct spec.components[].python.file, or the file: python -m py_compile {program.path}",
+            )  # fmt: skip
 
 
 def _python(facts: MachineFacts) -> Iterator[Finding]:
@@ -246,5 +265,5 @@ def _hub(facts: MachineFacts) -> Iterator[Finding]:
 
 
 _RULES: Final[tuple[Callable[[MachineFacts], Iterator[Finding]], ...]] = (
-    _python, _folders, _ports, _engines, _models, _servers, _own_servers, _gpu, _limits, _hub, _path,
+    _python, _folders, _ports, _engines, _models, _programs, _servers, _own_servers, _gpu, _limits, _hub, _path,
 )  # fmt: skip

@@ -80,6 +80,7 @@ _MENDS: Final = (
     ("crash", r"CrashLoop|exited|Error", "a container ends at once", "dynamo logs {name} -n {ns} --previous"),
 )  # fmt: skip
 """Code, what is said, what it means, the command that mends it: the first that matches is the cause."""
+_STOPPED: Final = re.compile(r"its process (\d+) is stopped")
 
 
 def cluster_findings(facts: PipelineFacts) -> Iterator[Finding]:
@@ -119,7 +120,9 @@ _LOCAL_MENDS: Final = (
     ("disk-full", r"No space left", "dynamo clean"),
     ("port-taken", r"[Aa]ddress already in use", "dynamo up {file} --http-port 0"),
     ("bad-token", r"HF_TOKEN|\bgated\b", "export HF_TOKEN=…"),
-    ("out-of-memory", r"[Oo]ut of memory|SIGKILL|killed by signal 9", "a smaller model, or spec.model.contextLength"),
+    ("out-of-memory", r"[Oo]ut of memory|OOM", "a smaller model, or spec.model.contextLength"),
+    ("killed", r"SIGKILL|killed by signal 9",
+     "dmesg | grep -i 'killed process' says whether memory ran out: then a smaller model, or spec.model.contextLength"),
     ("model-broken", r"no model at|GGUF", "correct spec.model.source: dynamo validate {file}"),
 )  # fmt: skip
 
@@ -144,6 +147,10 @@ def _of_part(facts: LocalFacts, part: LocalPart) -> Finding | None:
     if part.state == "ready":
         what = f"{part.name} of {facts.name} serves, and something is amiss"
         return Finding("amiss", what, part.reason, logs, Weight.WARNING) if part.reason else None
+    if stopped := _STOPPED.match(part.reason):
+        return Finding("stopped", f"{part.name} of {facts.name} is stopped", part.reason, f"kill -CONT {stopped[1]}")
+    if part.state == "notready" and part.name.startswith("frontend"):
+        return Finding("frontend-silent", f"{part.name} of {facts.name} doesn't answer", part.reason, logs)
     if part.state == "notready":
         return Finding("not-routed", f"{part.name} of {facts.name} gets no requests", part.reason, logs)
     if part.state == "starting" and not part.restarts:

@@ -120,7 +120,8 @@ def _slowness(facts: TrafficFacts) -> Iterator[Finding]:
     elif (facts.first_token_seconds or 0) > SLOW_FIRST_TOKEN:
         yield Finding(
             "slow-first-token", f"answers of {facts.pipeline} begin late",
-            f"{facts.first_token_seconds:.1f} s on average, and not for want of a free worker: prompts take that long",
+            f"{facts.first_token_seconds:.1f} s on average, and none waits here: the engines compute long prompts, "
+            "or have more requests than they run at once",
             f"{_MORE}, or separate prefill and decode (dynamo example disagg)", Weight.WARNING,
         )  # fmt: skip
     if (facts.token_seconds or 0) > SLOW_TOKENS:

@@ -28,10 +28,7 @@ from dynamo.cli.local.log_files import LogFile, Repeats, Severity
 from dynamo.cli.local.ports import PortPicker, is_free
 from dynamo.cli.local.process_lifecycle import State
 from dynamo.cli.local.process_specs import (
-    FRONTEND,
     INFRA,
-    NODE,
-    WORKER,
     Ground,
     PartSpec,
     files_of,
@@ -39,7 +36,16 @@ from dynamo.cli.local.process_specs import (
     local_problems,
     parts_of,
 )
-from dynamo.cli.local.state import RUN_VARIABLE, HeldError, PartState, PipelineState, RunState
+from dynamo.cli.local.state import (
+    FRONTEND,
+    NODE,
+    RUN_VARIABLE,
+    WORKER,
+    HeldError,
+    PartState,
+    PipelineState,
+    RunState,
+)
 from dynamo.cli.local.supervisor import Part, Probe, Supervisor
 from dynamo.cli.local.verdicts import Seen, can_serve, hopeless, should_greet
 from dynamo.operator.api.v1alpha1 import DynamoPipeline, RuntimeSpec

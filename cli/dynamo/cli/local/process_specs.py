@@ -11,16 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dynamo.cli.local.ports import LOOPBACK
+from dynamo.cli.local.state import FRONTEND, NODE, WORKER
 from dynamo.operator.api.v1alpha1 import DynamoPipeline
 from dynamo.operator.plan.rollout import Start, converge
 from dynamo.operator.plan.servers import has_sidecar
 from dynamo.operator.plan.workload import Argument, Placement, Plan, PortOf, Workload, resolve
 
 INFRA = "infra"
-FRONTEND = "frontend"
-WORKER = "worker"
-NODE = "node"
-"""Of a worker that is a group of nodes: one beside its leader, which is the worker."""
 DRAIN_VARIABLE = "DYN_HTTP_SHUTDOWN_DELAY_SECS"
 
 
@@ -125,6 +122,13 @@ def local_notes(pipeline: DynamoPipeline) -> Iterator[str]:
     for index, component in enumerate(pipeline.spec.components):
         if component.env_from:
             yield f"spec.components[{index}].envFrom is for a cluster; here your whole environment is passed on"
+        if component.pod_template:
+            yield f"spec.components[{index}].podTemplate is for a cluster; here .env and your environment count"
+    if pipeline.spec.frontend.pod_template:
+        yield (
+            "spec.frontend.podTemplate is for a cluster; here your environment counts: "
+            "export its variables (DYN_HTTP_…) before dynamo up"
+        )
 
 
 def _cluster_only(pipeline: DynamoPipeline) -> Iterator[str]:

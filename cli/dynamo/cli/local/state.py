@@ -14,12 +14,18 @@ import shutil
 import signal
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO
+from typing import IO, Final
 
 import msgspec
 
 RUN_VARIABLE = "DYN_UP_RUN"
 """Marks every process of a run in its environment."""
+
+
+FRONTEND: Final = "frontend"
+WORKER: Final = "worker"
+NODE: Final = "node"
+"""Kinds of parts; a node stands beside the worker that leads its group."""
 
 
 class PartState(msgspec.Struct):

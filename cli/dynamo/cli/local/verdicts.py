@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from dynamo.cli.local.process_lifecycle import State
-from dynamo.cli.local.process_specs import FRONTEND, WORKER
+from dynamo.cli.local.state import FRONTEND, WORKER
 
 GREET_WITHIN = 3.0
 """How long after it could serve a pipeline waits for the rest of its workers before it says so."""

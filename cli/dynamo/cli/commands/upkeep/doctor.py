@@ -65,8 +65,10 @@ def _of_machine(name: str | None, offline: bool) -> Report:
 
     if name and not Path(name).exists():
         if has_state(state_home(os.environ), name):
-            findings = [*pipeline.local_findings(_local_facts(name)), *_local_traffic(name)]
-            return report_of([f"pipeline {name} on this machine", "its requests"], findings)
+            requests, unseen = _local_traffic(name)
+            findings = [*pipeline.local_findings(_local_facts(name)), *requests]
+            looked = [f"pipeline {name} on this machine", *([] if unseen else ["its requests"])]
+            return report_of(looked, findings, unseen)
         sentence = f"no pipeline {name} was up on this machine, and it is no file (of a cluster: add -n NAMESPACE)"
         return report_of([], [], [sentence])
     pipelines, broken = _read(name)
@@ -114,8 +116,8 @@ def _local_facts(name: str) -> LocalFacts:
     return LocalFacts(name, state.file, True, parts)
 
 
-def _local_traffic(name: str) -> list[Finding]:
-    """Return why requests of a pipeline fail or are slow, where its frontend answers."""
+def _local_traffic(name: str) -> tuple[list[Finding], list[str]]:
+    """Return why requests of a pipeline fail or are slow, and why its frontend couldn't be asked, if it couldn't."""
     from dynamo.cli.diagnosis import traffic
     from dynamo.cli.local.facts.traffic import ask
     from dynamo.cli.local.state import is_running, read_state, state_home
@@ -123,9 +125,9 @@ def _local_traffic(name: str) -> list[Finding]:
     folder = state_home(os.environ) / name
     state = read_state(folder)
     if state is None or not state.url or not is_running(folder):
-        return []
+        return [], []
     facts = ask(state.url, name)
-    return list(traffic.findings(facts)) if facts else []
+    return ([], [facts]) if isinstance(facts, str) else (list(traffic.findings(facts)), [])
 
 
 def _of_cluster(name: str | None, target: Target) -> Report:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from dynamo.cli.diagnosis.devices import CARD_FIELDS, GpuFact, cards_of, demand_of
 from dynamo.cli.diagnosis.machine import EngineFact, FolderFact, MachineFacts, ModelFact, PortFact
 from dynamo.cli.local.facts import servers
+from dynamo.cli.local.facts.programs import programs
 from dynamo.cli.local.infra_servers import find_etcd, find_nats_server
 from dynamo.cli.local.ports import LOOPBACK, holder, is_free
 from dynamo.cli.local.state import is_running, read_state, running, state_home
@@ -44,8 +45,9 @@ def collect(pipelines: Sequence[DynamoPipeline], environment: Mapping[str, str],
         file_limit=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         engines=engines(pipelines),
         models=models(pipelines, folder),
+        programs=programs(pipelines, folder),
         gpu=gpu_fact(environment),
-        demands=demand_of(pipelines),
+        demands=demand_of(pipelines, here=True),
         own_servers=servers.ask(environment),
         etcd=environment.get("ETCD_ENDPOINTS") or find_etcd() or "",
         nats=environment.get("NATS_SERVER") or find_nats_server() or "",

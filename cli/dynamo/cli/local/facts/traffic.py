@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import urllib.error
 import urllib.request
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
@@ -17,13 +18,16 @@ _PREFIX: Final = "dynamo_frontend_"
 Sample = tuple[str, dict[str, str], float]
 
 
-def ask(url: str, pipeline: str) -> TrafficFacts | None:
-    """Ask a frontend; None where it doesn't answer, which is another rule's affair."""
+def ask(url: str, pipeline: str) -> TrafficFacts | str:
+    """Ask a frontend; a sentence where it doesn't tell."""
     try:
         with urllib.request.urlopen(f"{url}/metrics", timeout=SECONDS) as answer:
             return read(answer.read(_MOST_BYTES).decode(errors="replace"), pipeline)
-    except (OSError, http.client.HTTPException, ValueError):
-        return None
+    except urllib.error.HTTPError as error:
+        key = ": it wants an API key" if error.code == http.client.UNAUTHORIZED else ""
+        return f"requests of {pipeline}: {url}/metrics answers {error.code}{key}"
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        return f"requests of {pipeline}: {url}/metrics gives no answer that can be read ({error})"
 
 
 def read(text: str, pipeline: str, where: str = "") -> TrafficFacts:

@@ -1,4 +1,5 @@
-"""Asks the workers of a run how they are, by the `/health` of each; what starts is told by the end of its log.
+"""Asks the parts of a run how they are: whether the system has stopped them, frontends whether they answer, workers by
+`/health`; what starts is told by the end of its log.
 
 A worker that was ready once may have left routing since, which its process says to nobody else on this machine.
 """
@@ -14,10 +15,12 @@ from typing import Any, Final, NamedTuple
 
 from dynamo.cli.local.log_files import message, parse_lines
 from dynamo.cli.local.ports import LOOPBACK
-from dynamo.cli.local.state import PartState
+from dynamo.cli.local.state import FRONTEND, NODE, WORKER, PartState
 
 SECONDS: Final = 1.0
 """Of one answer."""
+LIVE_SECONDS: Final = 3.0
+"""Of a frontend's: loading a tokenizer may hold it for a second."""
 AWAY: Final = "notready"
 """State of a part whose process runs, and which gets no requests."""
 _THREADS: Final = 16
@@ -43,10 +46,43 @@ def seen(parts: Sequence[PartState]) -> list[PartState]:
 def _seen(part: PartState) -> PartState:
     if part.state == "starting" and not part.reason:
         part.reason = doing(Path(part.log))
-    elif part.state == "ready" and "system" in part.ports and part.kind in ("worker", "node"):
-        health = ask(part.ports["system"])
+    elif part.state == "ready" and (health := _health_of(part)) is not None:
         part.state, part.reason = AWAY if health.away else part.state, health.why or part.reason
     return part
+
+
+def _health_of(part: PartState) -> WorkerHealth | None:
+    """Return how a part is; None where nothing can be said against it."""
+    if part.pid is not None and is_stopped(part.pid):
+        return WorkerHealth(True, f"its process {part.pid} is stopped by a signal, and answers nobody")
+    if part.kind in (WORKER, NODE) and "system" in part.ports:
+        return ask(part.ports["system"])
+    return ask_frontend(part.ports["http"]) if part.kind == FRONTEND and "http" in part.ports else None
+
+
+def is_stopped(pid: int) -> bool:
+    """Tell whether a process is stopped (SIGSTOP, or a debugger's hold); False where the system doesn't say so."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return False
+    return stat.rpartition(b")")[2].split()[:1] in ([b"T"], [b"t"])
+
+
+def ask_frontend(port: int) -> WorkerHealth | None:
+    """Ask one frontend whether it answers; None where it does, or isn't asked in its own way: another host, TLS."""
+    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=LIVE_SECONDS)
+    try:
+        connection.request("GET", "/live")
+        connection.getresponse()
+    except TimeoutError:
+        text = f"its /live (port {port}) gives no answer within {LIVE_SECONDS:g} s: its event loop is blocked"
+        return WorkerHealth(True, text)
+    except (OSError, http.client.HTTPException):
+        pass
+    finally:
+        connection.close()
+    return None
 
 
 def ask(port: int) -> WorkerHealth:
