@@ -166,6 +166,11 @@ def hub_away(machine: Machine) -> None:
     machine.words = []
 
 
+def proxy_away(machine: Machine) -> None:
+    machine.environment |= {"HF_ENDPOINT": "http://hub.test", "http_proxy": f"http://127.0.0.1:{_free_ports()[0]}"}
+    machine.words = []
+
+
 @contextmanager
 def _http(status: int, skew: float = 0.0) -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
@@ -286,6 +291,7 @@ BREAKAGES: Final[dict[str, Breakage]] = {
     "misspelt field": Breakage(broken_file("components", "compnents"), "bad-file", "compnents", "dynamo validate"),
     "unknown engine": Breakage(broken_file("mocker", "vlllm"), "bad-file", "vlllm", "dynamo validate"),
     "hub away": Breakage(hub_away, "hub-unreachable", "refused", "curl -I"),
+    "proxy away": Breakage(proxy_away, "hub-unreachable", "the proxy that http_proxy names", "unset http_proxy"),
     "hub fails": Breakage(hub(503), "hub-unreachable", "503", "HF_HUB_OFFLINE"),
     "wrong token": Breakage(hub(401, "hf_wrong"), "bad-token", "HF_TOKEN", "export HF_TOKEN"),
     "wrong clock": Breakage(hub(200, skew=4000), "clock-skew", "s", "timedatectl"),

@@ -130,9 +130,28 @@ def test_a_frontend_whose_loop_is_blocked_is_named(monkeypatch: pytest.MonkeyPat
         blocked = PartState("frontend-0", FRONTEND, "", "ready", 0.0, ports={"http": port})
         (shown,) = seen([blocked])
         assert (shown.state, "event loop is blocked" in shown.reason) == (AWAY, True)
-        (finding,) = local_findings(LocalFacts("p", "f", True, (LocalPart("frontend-0", shown.state, shown.reason),)))
+        (finding,) = local_findings(
+            LocalFacts(
+                "p",
+                "f",
+                True,
+                (
+                    LocalPart("frontend-0", shown.state, shown.reason, kind=FRONTEND),
+                    LocalPart("w", "ready", kind="worker"),
+                ),
+            )
+        )
         assert (finding.code, "dynamo logs p/frontend-0" in finding.mend) == ("frontend-silent", True)
     assert worker_health.ask_frontend(port) is None
+
+
+def test_a_pipeline_without_workers_and_one_without_its_bus() -> None:
+    """Both serve nobody, and no part of them has failed."""
+    alone = LocalFacts("p", "f.yaml", True, (LocalPart("frontend-0", "ready", kind=FRONTEND),))
+    assert [(finding.code, "f.yaml" in finding.mend) for finding in local_findings(alone)] == [("no-workers", True)]
+    away = LocalPart("worker-0", AWAY, "the bus is away: no request can come", kind="worker")
+    (finding,) = local_findings(LocalFacts("p", "f.yaml", True, (away,)))
+    assert (finding.code, "NATS_SERVER" in finding.mend) == ("bus-away", True)
 
 
 def test_findings_of_parts() -> None:

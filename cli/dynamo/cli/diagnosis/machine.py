@@ -77,6 +77,8 @@ class HubFact:
     url: str = ""
     offline: bool = False
     error: str = ""
+    proxy: str = ""
+    """The variable that names a proxy which it is asked through."""
     token: bool = False
     token_refused: bool = False
     skew_seconds: float | None = None
@@ -248,9 +250,11 @@ def _hub(facts: MachineFacts) -> Iterator[Finding]:
     if hub.offline:
         return
     if hub.error:
+        mend = f"unset {hub.proxy}, or correct it" if hub.proxy else "set HTTPS_PROXY or HF_ENDPOINT"
         yield Finding(
-            "hub-unreachable", f"the model hub can't be reached at {hub.url}", hub.error,
-            f"curl -I {hub.url}; set HTTPS_PROXY or HF_ENDPOINT, or HF_HUB_OFFLINE=1 to work without", Weight.WARNING,
+            "hub-unreachable", f"the model hub can't be reached at {hub.url}",
+            f"through the proxy that {hub.proxy} names: {hub.error}" if hub.proxy else hub.error,
+            f"curl -I {hub.url}; {mend}, or HF_HUB_OFFLINE=1 to work without", Weight.WARNING,
         )  # fmt: skip
     if hub.token_refused:
         yield Finding(

@@ -43,6 +43,8 @@ class LocalPart:
     reason: str = ""
     restarts: int = 0
     last_error: str = ""
+    kind: str = ""
+    """`frontend`, `worker`, `node` or `infra`."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,8 @@ _MENDS: Final = (
 )  # fmt: skip
 """Code, what is said, what it means, the command that mends it: the first that matches is the cause."""
 _STOPPED: Final = re.compile(r"its process (\d+) is stopped")
+_BUS_AWAY: Final = "the bus is away"
+"""As a worker's `/health` says it."""
 
 
 def cluster_findings(facts: PipelineFacts) -> Iterator[Finding]:
@@ -120,8 +124,7 @@ _LOCAL_MENDS: Final = (
     ("disk-full", r"No space left", "dynamo clean"),
     ("port-taken", r"[Aa]ddress already in use", "dynamo up {file} --http-port 0"),
     ("bad-token", r"HF_TOKEN|\bgated\b", "export HF_TOKEN=…"),
-    ("out-of-memory", r"[Oo]ut of memory|OOM", "a smaller model, or spec.model.contextLength"),
-    ("killed", r"SIGKILL|killed by signal 9",
+    ("out-of-memory", r"[Oo]ut of memory|SIGKILL|killed by signal 9",
      "dmesg | grep -i 'killed process' says whether memory ran out: then a smaller model, or spec.model.contextLength"),
     ("model-broken", r"no model at|GGUF", "correct spec.model.source: dynamo validate {file}"),
 )  # fmt: skip
@@ -137,6 +140,12 @@ def local_findings(facts: LocalFacts) -> Iterator[Finding]:
             mend.format(file=facts.file, name=facts.name, part=""),
         )  # fmt: skip
         return
+    kinds = {part.kind for part in facts.parts}
+    if "frontend" in kinds and "worker" not in kinds:
+        yield Finding(
+            "no-workers", f"{facts.name} has no workers", "spec.replicas, or a component's, is 0: requests find nobody",
+            f"set spec.replicas to 1 or more in {facts.file}, then dynamo up {facts.file}",
+        )  # fmt: skip
     for part in facts.parts:
         if (finding := _of_part(facts, part)) is not None:
             yield finding
@@ -149,7 +158,12 @@ def _of_part(facts: LocalFacts, part: LocalPart) -> Finding | None:
         return Finding("amiss", what, part.reason, logs, Weight.WARNING) if part.reason else None
     if stopped := _STOPPED.match(part.reason):
         return Finding("stopped", f"{part.name} of {facts.name} is stopped", part.reason, f"kill -CONT {stopped[1]}")
-    if part.state == "notready" and part.name.startswith("frontend"):
+    if part.state == "notready" and _BUS_AWAY in part.reason:
+        return Finding(
+            "bus-away", f"{part.name} of {facts.name} can't reach NATS", part.reason,
+            f"dynamo doctor, which asks the NATS that NATS_SERVER names; dynamo logs {facts.name}/nats --tail 20",
+        )  # fmt: skip
+    if part.state == "notready" and part.kind == "frontend":
         return Finding("frontend-silent", f"{part.name} of {facts.name} doesn't answer", part.reason, logs)
     if part.state == "notready":
         return Finding("not-routed", f"{part.name} of {facts.name} gets no requests", part.reason, logs)

@@ -69,7 +69,8 @@ def _of_machine(name: str | None, offline: bool) -> Report:
             findings = [*pipeline.local_findings(_local_facts(name)), *requests]
             looked = [f"pipeline {name} on this machine", *([] if unseen else ["its requests"])]
             return report_of(looked, findings, unseen)
-        sentence = f"no pipeline {name} was up on this machine, and it is no file (of a cluster: add -n NAMESPACE)"
+        sentence = f"no pipeline {name} was up on this machine, and it is no file (of a cluster: add -n NAMESPACE; of"
+        sentence += f" a request: dynamo explain {name})"
         return report_of([], [], [sentence])
     pipelines, broken = _read(name)
     facts = collect(pipelines, os.environ, Path(name).resolve().parent if name else Path())
@@ -110,7 +111,7 @@ def _local_facts(name: str) -> LocalFacts:
         said = tuple(LocalPart(part, "stopped", last_error=text) for part, text in last_errors(folder))
         return LocalFacts(name, state.file if state else "FILE", False, said)
     parts = tuple(
-        LocalPart(p.name, p.state, p.reason, p.restarts, last_error(folder / "logs" / f"{p.name}.log"))
+        LocalPart(p.name, p.state, p.reason, p.restarts, last_error(folder / "logs" / f"{p.name}.log"), p.kind)
         for p in seen(state.parts)
     )
     return LocalFacts(name, state.file, True, parts)

@@ -39,12 +39,21 @@ def ask(environment: Mapping[str, str], token: str | None, now: float | None = N
         status, date = error.code, error.headers.get("Date", "")
         error.close()
     except (OSError, http.client.HTTPException, ValueError) as error:
-        return HubFact(shown, error=_why(error), token=bool(token))
+        return HubFact(shown, error=_why(error), proxy=_proxy(url, environment), token=bool(token))
     skew = _skew(date, time.time() if now is None else now)
     if status >= http.client.INTERNAL_SERVER_ERROR:
         return HubFact(shown, error=f"it answers {status}", token=bool(token), skew_seconds=skew)
     refused = bool(token) and status == http.client.UNAUTHORIZED
     return HubFact(shown, token=bool(token), token_refused=refused, skew_seconds=skew)
+
+
+def _proxy(url: str, environment: Mapping[str, str]) -> str:
+    """Return the variable that sends a question to this URL through a proxy; empty where none does."""
+    parts = urlsplit(url)
+    if not parts.hostname or urllib.request.proxy_bypass(parts.hostname):
+        return ""
+    names = (f"{parts.scheme}_proxy", f"{parts.scheme}_proxy".upper())
+    return next((name for name in names if environment.get(name)), "")
 
 
 def saved_token() -> str | None:
