@@ -336,8 +336,8 @@ def unknown_fields(body: dict[str, Any], kind: type[Struct]) -> list[str]:
     if known.issuperset(body) and members.keys().isdisjoint(body):
         return []
     unknown = sorted(body.keys() - known)
-    for field in members.keys() & body.keys():
-        if isinstance(given := body[field], dict) and not members[field].issuperset(given):
+    for field in members:
+        if isinstance(given := body.get(field), dict) and not members[field].issuperset(given):
             unknown += [f"{field}.{name}" for name in sorted(given.keys() - members[field])[:MAX_NAMED]]
     return [name[:_NAME_SHOWN] for name in unknown[:MAX_NAMED]]
 
