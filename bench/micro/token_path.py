@@ -87,20 +87,15 @@ def cost(streams: int) -> float:
     inbox.link(0)
     for number in range(1, streams + 1):
         inbox.streams[number] = OpenStream(number, reader(batch), lambda error: None)
-    items = [[(number, (step + number) % len(WORDS)) for number in range(1, streams + 1)] for step in range(100)]
+    items: Any = [[(number, (step + number) % len(WORDS)) for number in range(1, streams + 1)] for step in range(100)]
     steps = TOKENS // streams
-    frames = [encoder.encode(StepFrame(VERSION, WORKER, n + 1, [], _items(items[n % 100]))) for n in range(steps)]
+    frames = [encoder.encode(StepFrame(VERSION, WORKER, n + 1, [], items[n % 100])) for n in range(steps)]
     began = time.process_time()
     for frame in frames:
         inbox.receive(decode_frame(frame), 0.0)
         while after:
             after.pop()()
     return (time.process_time() - began) / (steps * streams) * 1e9
-
-
-def _items(items: list[tuple[int, int]]) -> Any:
-    """As a worker encodes them: without their end."""
-    return items
 
 
 def main() -> None:

@@ -44,8 +44,8 @@ INVALID: Final = "invalid_request_error"
 UNAVAILABLE: Final = "service_unavailable"
 API_ERROR: Final = "api_error"
 RATE_LIMITED: Final = "rate_limit_exceeded"
-REJECTED: Final = "rejected_by_engine"
 UNKNOWN_PARAMETER: Final = "unknown_parameter"
+REJECTED: Final = "rejected_by_engine"
 """An `HttpError` of a model's program."""
 RETRY_AFTER_SECONDS: Final = 2
 ROUTES: Final = {CHAT: "/v1/chat/completions", COMPLETIONS: "/v1/completions", EMBEDDING: "/v1/embeddings"}

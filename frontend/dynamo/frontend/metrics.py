@@ -29,7 +29,7 @@ FLUSH_AFTER: Final = 512
 # What alerts ask the increase of is there from the start: a series that begins with its first events doesn't show them.
 MIGRATIONS: Final = ("new_request", "ongoing_request")
 """Kinds of migrations: before the first token, and after it."""
-LIMITS: Final = ("request", "first_token", "inter_token", "worker_wait")
+TIMEOUTS: Final = ("request", "first_token", "inter_token", "worker_wait")
 """Time limits that end a request."""
 
 _TTFT = (0, 0.0022, 0.0047, 0.01, 0.022, 0.047, 0.1, 0.22, 0.47, 1, 2.2, 4.7, 10, 22, 48, 100, 220, 480)
@@ -159,7 +159,7 @@ class Metrics(Collector):
         self._requests: dict[tuple[str, str, str, str, str], int] = {}
         self._started: dict[tuple[str, str, str], int] = {}
         self.disconnected = 0
-        self._timeouts = dict.fromkeys(LIMITS, 0)
+        self._timeouts = dict.fromkeys(TIMEOUTS, 0)
         self._rejections: dict[str, int] = {}
         """Before a model was known, by reason."""
         self._active = active

@@ -130,6 +130,11 @@ def program(content: str | None) -> Break:
     return does
 
 
+def folder_for_a_program(machine: Machine) -> None:
+    (machine.folder / "mine.py").mkdir()
+    program(None)(machine)
+
+
 def folder_without_model(machine: Machine) -> None:
     (machine.folder / "checkout").mkdir()
     machine.file(model="{source: ./checkout}")
@@ -284,6 +289,7 @@ BREAKAGES: Final[dict[str, Breakage]] = {
     "cut off model": Breakage(gguf(b"GGUFxx"), "model-broken", "cut off", "get the file again"),
     "page in a model's place": Breakage(gguf(b"<html>"), "model-broken", "no GGUF file", "get the file again"),
     "folder without a model": Breakage(folder_without_model, "model-broken", "config.json", "spec.model.source"),
+    "folder for a program": Breakage(folder_for_a_program, "bad-program", "no file", "python.file"),
     "missing program": Breakage(program(None), "bad-program", "No such file", "python.file"),
     "program that isn't Python": Breakage(program("def generate(:"), "bad-program", "line 1", "py_compile"),
     "program of something else": Breakage(program("x = 1\n"), "bad-program", "async def generate", "python.file"),
@@ -400,3 +406,13 @@ def test_why_requests_fail_or_are_slow(name: str, tmp_path: Path) -> None:
     assert not isinstance(facts, str), facts
     first: Finding = report_of([], traffic.findings(facts)).findings[0]
     assert (first.code, trouble.mend in first.mend) == (trouble.code, True), first
+
+
+def test_a_frontend_of_this_machine_is_asked_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever proxy the environment names; one that doesn't tell isn't taken for one with nothing to tell."""
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{_free_ports()[0]}")
+    with _http(200) as url:
+        assert not isinstance(ask(url, "llama"), str)
+    with _http(401) as url:
+        assert "answers 401: it wants an API key" in str(ask(url, "llama"))
+    assert "gives no answer that can be read" in str(ask(url, "llama"))

@@ -18,6 +18,7 @@ from dynamo.cli.diagnosis.pipeline import LocalFacts, LocalPart, local_findings
 from dynamo.cli.local.facts import worker_health
 from dynamo.cli.local.facts.worker_health import AWAY, doing, is_stopped, read, seen
 from dynamo.cli.local.state import FRONTEND, PartState
+from dynamo.runtime.http.system_server import BUS_AWAY
 
 if TYPE_CHECKING:
     from conftest import Workplace  # type: ignore[import-not-found]  # pytest finds it, mypy doesn't
@@ -116,7 +117,8 @@ def test_a_part_that_is_stopped_is_named(tmp_path: Path) -> None:
         (shown,) = seen([frontend])
         process.kill()
     assert shown.state == AWAY
-    facts = LocalFacts("p", "f", True, (LocalPart("frontend-0", shown.state, shown.reason),))
+    part = LocalPart("frontend-0", shown.state, shown.reason, kind=FRONTEND, stopped=process.pid)
+    facts = LocalFacts("p", "f", True, (part, LocalPart("worker-0", "ready", kind="worker")))
     (finding,) = local_findings(facts)
     assert (finding.code, finding.mend) == ("stopped", f"kill -CONT {process.pid}")
     assert not is_stopped(process.pid)
@@ -149,7 +151,7 @@ def test_a_pipeline_without_workers_and_one_without_its_bus() -> None:
     """Both serve nobody, and no part of them has failed."""
     alone = LocalFacts("p", "f.yaml", True, (LocalPart("frontend-0", "ready", kind=FRONTEND),))
     assert [(finding.code, "f.yaml" in finding.mend) for finding in local_findings(alone)] == [("no-workers", True)]
-    away = LocalPart("worker-0", AWAY, "the bus is away: no request can come", kind="worker")
+    away = LocalPart("worker-0", AWAY, BUS_AWAY, kind="worker")
     (finding,) = local_findings(LocalFacts("p", "f.yaml", True, (away,)))
     assert (finding.code, "NATS_SERVER" in finding.mend) == ("bus-away", True)
 

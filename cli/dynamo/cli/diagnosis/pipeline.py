@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dynamo.cli.diagnosis.findings import Finding, Weight
+from dynamo.runtime.http.system_server import BUS_AWAY
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,8 @@ class LocalPart:
     last_error: str = ""
     kind: str = ""
     """`frontend`, `worker`, `node` or `infra`."""
+    stopped: int | None = None
+    """Its process, where a signal has stopped that."""
 
 
 @dataclass(frozen=True)
@@ -82,9 +85,6 @@ _MENDS: Final = (
     ("crash", r"CrashLoop|exited|Error", "a container ends at once", "dynamo logs {name} -n {ns} --previous"),
 )  # fmt: skip
 """Code, what is said, what it means, the command that mends it: the first that matches is the cause."""
-_STOPPED: Final = re.compile(r"its process (\d+) is stopped")
-_BUS_AWAY: Final = "the bus is away"
-"""As a worker's `/health` says it."""
 
 
 def cluster_findings(facts: PipelineFacts) -> Iterator[Finding]:
@@ -156,9 +156,9 @@ def _of_part(facts: LocalFacts, part: LocalPart) -> Finding | None:
     if part.state == "ready":
         what = f"{part.name} of {facts.name} serves, and something is amiss"
         return Finding("amiss", what, part.reason, logs, Weight.WARNING) if part.reason else None
-    if stopped := _STOPPED.match(part.reason):
-        return Finding("stopped", f"{part.name} of {facts.name} is stopped", part.reason, f"kill -CONT {stopped[1]}")
-    if part.state == "notready" and _BUS_AWAY in part.reason:
+    if part.stopped is not None:
+        return Finding("stopped", f"{part.name} of {facts.name} is stopped", part.reason, f"kill -CONT {part.stopped}")
+    if part.state == "notready" and BUS_AWAY in part.reason:
         return Finding(
             "bus-away", f"{part.name} of {facts.name} can't reach NATS", part.reason,
             f"dynamo doctor, which asks the NATS that NATS_SERVER names; dynamo logs {facts.name}/nats --tail 20",

@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import logging
 import re
 from collections.abc import Callable
-from typing import Any, Final, cast
+from typing import Final
 
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 from dynamo.frontend.http.cors import Headers
-
-log = logging.getLogger(__name__)
 
 _CHUNK_HEADS: Final = tuple(b"%x\r\n" % size for size in range(1024))
 """What precedes a chunk of each size; events are mostly this short, and formatting costs more than the rest."""
@@ -119,22 +116,6 @@ def _complete(cycle: RequestResponseCycle) -> None:
     if not cycle.keep_alive:
         cycle.transport.close()
     cycle.on_response()
-
-
-def _ended() -> RequestResponseCycle:
-    """Return a request that is over, whose client has left."""
-    nothing: Any = None
-    cycle = RequestResponseCycle(
-        scope=cast("Any", {}), transport=nothing, flow=nothing, logger=log, access_logger=log, access_log=False,
-        default_headers=[], message_event=asyncio.Event(), expect_100_continue=False, keep_alive=False,
-        on_response=lambda: None,
-    )  # fmt: skip
-    cycle.more_body, cycle.disconnected, cycle.response_started, cycle.response_complete = False, True, True, True
-    return cycle
-
-
-ENDED: Final = _ended()
-"""In the place of the last request of a connection that is lost."""
 
 
 class LingeringTransport:

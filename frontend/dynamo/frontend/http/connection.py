@@ -17,8 +17,8 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from dynamo.frontend.errors import ApiError, overloaded
-from dynamo.frontend.http.chunked_answer import ENDED, LingeringTransport, opener, unframe, writer
-from dynamo.frontend.http.connection_shares import State
+from dynamo.frontend.http.chunked_answer import LingeringTransport, opener, unframe, writer
+from dynamo.frontend.http.connection_shares import ENDED, State
 from dynamo.frontend.http.cors import Headers
 from dynamo.frontend.http.requests import TOO_MUCH_AROUND, Scope, refusal_of
 from dynamo.runtime.http.protocol import BadRequestError, BoundedProtocol, Fault, Phase

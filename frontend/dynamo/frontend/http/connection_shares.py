@@ -8,15 +8,17 @@ own. All steps but `Crowd.candidates` cost the same however many connections the
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from heapq import nlargest
 from ipaddress import IPv6Address, ip_address
 from itertools import islice
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
 import msgspec
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from uvicorn.server import ServerState
 
 from dynamo.frontend.errors import ApiError
@@ -25,6 +27,8 @@ from dynamo.frontend.metrics import Metrics
 
 if TYPE_CHECKING:
     from dynamo.frontend.http.connection import Connection
+
+log = logging.getLogger(__name__)
 
 C = TypeVar("C")
 InWords = Callable[[Scope, ApiError], ApiError]
@@ -213,3 +217,19 @@ def network_of(address: str) -> str:
     if parsed.ipv4_mapped is not None:
         return str(parsed.ipv4_mapped)
     return f"{int(parsed) >> (128 - _NETWORK_BITS):x}::/{_NETWORK_BITS}"
+
+
+def _ended() -> RequestResponseCycle:
+    """Return a request that is over, whose client has left."""
+    nothing: Any = None
+    cycle = RequestResponseCycle(
+        scope=cast("Any", {}), transport=nothing, flow=nothing, logger=log, access_logger=log, access_log=False,
+        default_headers=[], message_event=asyncio.Event(), expect_100_continue=False, keep_alive=False,
+        on_response=lambda: None,
+    )  # fmt: skip
+    cycle.more_body, cycle.disconnected, cycle.response_started, cycle.response_complete = False, True, True, True
+    return cycle
+
+
+ENDED: Final = _ended()
+"""In the place of the last request of a connection that is lost."""

@@ -167,10 +167,10 @@ class HfTokenizer:
         if self._load_fast is not None:
             self._encoded += sum(map(len, texts))  # what another thread adds meanwhile may be lost: then it comes later
             if self._encoded >= FAST_FROM:
-                self._hasten()
+                self._begin_loading()
         return self._encode_all(texts)
 
-    def _hasten(self) -> None:
+    def _begin_loading(self) -> None:
         """Load fastokens in a thread, once."""
         with self._loading:
             load, self._load_fast = self._load_fast, None
@@ -262,14 +262,14 @@ def open_hf_tokenizer(path: Path, mode: Mode = "auto") -> HfTokenizer:
             native, tokens = _load_native(path, data, layout)
             del data
             encoder = fast_encoder(fast.result(), native, probes) if fast else None
-        later = partial(_load_equal, path, native, probes) if mode == "auto" else None
+        later = partial(_load_fast_encoder, path, native, probes) if mode == "auto" else None
         tokenizer = HfTokenizer(native, layout, tokens, encoder, later)
     del tokens
     _return_memory()
     return tokenizer
 
 
-def _load_equal(path: Path, native: Native, probes: list[str]) -> Encode:
+def _load_fast_encoder(path: Path, native: Native, probes: list[str]) -> Encode:
     """Load fastokens' encoder; `InvalidArgument` where it can't be used."""
     return fast_encoder(load_fast(path), native, probes)
 

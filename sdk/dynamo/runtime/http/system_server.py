@@ -32,6 +32,8 @@ Tree = Callable[[str, str, Mapping[bytes, bytes], bytes], Awaitable[tuple[int, s
 """Method, path, headers and body to status, content type and body."""
 
 log = logging.getLogger(__name__)
+BUS_AWAY: Final = "the bus is away: no request can come"
+"""A reason of `/health`, by which `dynamo doctor` knows it."""
 
 
 class Health(NamedTuple):
@@ -88,7 +90,7 @@ def runtime_health(runtime: HealthSource) -> Health:
         reasons.append("no endpoint is served yet")
     if not runtime.bus.connected:
         ready = False
-        reasons.append("the bus is away: no request can come")
+        reasons.append(BUS_AWAY)
     if runtime.health is not None:
         ready = runtime.health
         if not ready:

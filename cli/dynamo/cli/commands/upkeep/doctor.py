@@ -69,8 +69,8 @@ def _of_machine(name: str | None, offline: bool) -> Report:
             findings = [*pipeline.local_findings(_local_facts(name)), *requests]
             looked = [f"pipeline {name} on this machine", *([] if unseen else ["its requests"])]
             return report_of(looked, findings, unseen)
-        sentence = f"no pipeline {name} was up on this machine, and it is no file (of a cluster: add -n NAMESPACE; of"
-        sentence += f" a request: dynamo explain {name})"
+        elsewhere = f"of a cluster: add -n NAMESPACE; of a request: dynamo explain {name}"
+        sentence = f"no pipeline {name} was up on this machine, and it is no file ({elsewhere})"
         return report_of([], [], [sentence])
     pipelines, broken = _read(name)
     facts = collect(pipelines, os.environ, Path(name).resolve().parent if name else Path())
@@ -102,19 +102,20 @@ def _read(name: str | None) -> tuple[list[DynamoPipeline], list[Finding]]:
 def _local_facts(name: str) -> LocalFacts:
     from dynamo.cli.diagnosis.pipeline import LocalFacts, LocalPart
     from dynamo.cli.local.facts.last_errors import last_error, last_errors
-    from dynamo.cli.local.facts.worker_health import seen
+    from dynamo.cli.local.facts.worker_health import is_stopped, seen
     from dynamo.cli.local.state import is_running, read_state, state_home
 
     folder = state_home(os.environ) / name
     state = read_state(folder)
     if state is None or not is_running(folder):
-        said = tuple(LocalPart(part, "stopped", last_error=text) for part, text in last_errors(folder))
-        return LocalFacts(name, state.file if state else "FILE", False, said)
-    parts = tuple(
-        LocalPart(p.name, p.state, p.reason, p.restarts, last_error(folder / "logs" / f"{p.name}.log"), p.kind)
-        for p in seen(state.parts)
-    )
-    return LocalFacts(name, state.file, True, parts)
+        ended = tuple(LocalPart(part, "stopped", last_error=text) for part, text in last_errors(folder))
+        return LocalFacts(name, state.file if state else "FILE", False, ended)
+    parts = []
+    for part in seen(state.parts):
+        stopped = part.pid if part.pid is not None and is_stopped(part.pid) else None
+        said = last_error(folder / "logs" / f"{part.name}.log")
+        parts.append(LocalPart(part.name, part.state, part.reason, part.restarts, said, part.kind, stopped))
+    return LocalFacts(name, state.file, True, tuple(parts))
 
 
 def _local_traffic(name: str) -> tuple[list[Finding], list[str]]:

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 MOST_BYTES: Final = 1 << 20
 """Of a file that is looked into; a larger one is left to the worker."""
-GENERATE: Final = "generate"
 
 
 def programs(pipelines: Sequence[DynamoPipeline], folder: Path) -> tuple[ProgramFact, ...]:
@@ -34,7 +33,11 @@ def programs(pipelines: Sequence[DynamoPipeline], folder: Path) -> tuple[Program
 
 
 def _problem(path: Path) -> str:
+    from dynamo.worker.engines.python.loading import GENERATE
+
     try:
+        if path.exists() and not path.is_file():
+            return "it is no file"
         if path.stat().st_size > MOST_BYTES:
             return ""
         tree = ast.parse(path.read_bytes())
@@ -44,17 +47,18 @@ def _problem(path: Path) -> str:
         return f"line {error.lineno}: {error.msg}"
     except (ValueError, RecursionError, MemoryError) as error:
         return str(error) or "it is nested too deeply"
-    return "" if any(map(_may_define, tree.body)) else f"it defines no async def {GENERATE}(request)"
+    defined = any(_may_define(statement, GENERATE) for statement in tree.body)
+    return "" if defined else f"it defines no async def {GENERATE}(request)"
 
 
-def _may_define(statement: ast.stmt) -> bool:
-    """Tell whether a statement of the file may bind the name: what isn't a plain one may."""
-    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        return statement.name == GENERATE
-    if isinstance(statement, ast.Import | ast.ImportFrom):
-        return any(alias.asname == GENERATE or alias.name in (GENERATE, "*") for alias in statement.names)
-    if isinstance(statement, ast.Expr):
-        return False
-    return any(isinstance(node, ast.Name) and node.id == GENERATE for node in ast.walk(statement)) or isinstance(
-        statement, ast.If | ast.Try | ast.With | ast.For
-    )
+def _may_define(statement: ast.stmt, name: str) -> bool:
+    """Tell whether a statement of a file may bind a name; one that holds others (`if`, `try`, …) may."""
+    match statement:
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+            return statement.name == name
+        case ast.Import() | ast.ImportFrom():
+            return any(alias.asname == name or alias.name in (name, "*") for alias in statement.names)
+        case ast.Assign() | ast.AnnAssign() | ast.AugAssign():
+            return any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(statement))
+        case _:
+            return not isinstance(statement, ast.Expr | ast.Pass | ast.Delete)
