@@ -53,7 +53,8 @@ _TOOL: Final[Json] = _object(
 _PROMPT: Final[dict[str, Json]] = {
     "messages": _MESSAGES,
     "system": {"anyOf": [_STRING, {"type": "array", "items": _TEXT}, _NULL]},
-    "tools": {"anyOf": [{"type": "array", "items": _TOOL, "maxItems": MAX_TOOLS}, _NULL]},
+    # Names of tools must differ. A schema can't say that; that whole tools differ is the closest it comes.
+    "tools": {"anyOf": [{"type": "array", "items": _TOOL, "maxItems": MAX_TOOLS, "uniqueItems": True}, _NULL]},
     "tool_choice": {"anyOf": [
         _object({"type": {"enum": ["auto", "any", "none"]}}), _object({"type": {"const": "tool"}, "name": _NAME}),
         _NULL,

@@ -28,15 +28,12 @@ _TEMPLATE_FIELDS: Final = (
 )  # fmt: skip
 """What a chat's template sees."""
 _PAGE: Final = [
-    {"name": name, "in": "query", "required": False, "description": text, "schema": schema}
-    for name, text, schema in (
-        (
-            "limit",
-            "With Anthropic's version only: models of a page.",
-            {"type": "integer", "minimum": 1, "maximum": 1000},
-        ),
-        ("after_id", "With Anthropic's version only: the model before the page.", {"type": "string"}),
-        ("before_id", "With Anthropic's version only: the model behind the page.", {"type": "string"}),
+    # Without bounds: a client of OpenAI's form may send what it likes, and is not refused for it.
+    {"name": name, "in": "query", "required": False, "description": text, "schema": {"type": "string"}}
+    for name, text in (
+        ("limit", "With Anthropic's version only: models of a page, 1 to 1000."),
+        ("after_id", "With Anthropic's version only: the model before the page."),
+        ("before_id", "With Anthropic's version only: the model behind the page."),
     )
 ]
 Asked = TypeVar("Asked", TokenizeRequest, DetokenizeRequest)
