@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, filterfalse
 from typing import Any, Final
 
 from dynamo.llm.tokenizer.segment_cache import Layout
@@ -60,22 +61,18 @@ class Words:
         pieces = self._split(text) if len(text) <= LONGEST and text.isascii() else ()
         if not pieces or "".join(pieces) != text:
             return self._encode([text])[0]
-        known = self._known
-        ids: list[int] = []
         try:
-            for piece in pieces:
-                ids += known[piece]
+            return _joined(self._known, pieces)
         except KeyError:
             return self._with_new(text, pieces)
-        return ids
 
     def _with_new(self, text: str, pieces: list[str]) -> list[int]:
         """Learn the new pieces; their ids are mostly all that was missing."""
-        new = [piece for piece in dict.fromkeys(pieces) if piece not in self._known]
-        known = self._learned(new[:MOST_LEARNED])
-        if all(piece in known for piece in pieces):  # it may just have begun anew
-            return [token for piece in pieces for token in known[piece]]
-        return self._encode([text])[0]
+        new = [*filterfalse(self._known.__contains__, dict.fromkeys(pieces))]
+        try:
+            return _joined(self._learned(new[:MOST_LEARNED]), pieces)
+        except KeyError:  # there were more, or one isn't a piece by itself; or the cache has just begun anew
+            return self._encode([text])[0]
 
     def _learned(self, new: list[str]) -> dict[str, tuple[int, ...]]:
         """Return what is known, now with those of the new pieces that are pieces by themselves, too."""
@@ -85,6 +82,11 @@ class Words:
             self._known = known = {}
         known.update(zip(new, map(tuple, self._encode(new)), strict=True))
         return known
+
+
+def _joined(known: dict[str, tuple[int, ...]], pieces: list[str]) -> list[int]:
+    """Return the ids of all pieces, without a step of Python's for each; raises KeyError for one that isn't known."""
+    return [*chain.from_iterable(map(known.__getitem__, pieces))]
 
 
 def _pattern(pre_tokenizer: Any) -> re.Pattern[str] | None:
