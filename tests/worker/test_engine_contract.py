@@ -347,6 +347,28 @@ def test_constrained_answers_keep_to_it(run: Any) -> None:
 
 
 @pytest.mark.parametrize("run", GUIDING, indirect=True)
+def test_constrained_answers_go_on_or_are_made_anew(run: Any) -> None:
+    """Greedy, the same request has the same answer, which a frontend may compare; engines that say so go on within."""
+
+    async def body(rig: Rig) -> None:
+        kind = next(kind for kind in GUIDED if kind in rig.facts.guided)
+        whole = rig.request(max_tokens=20)
+        whole.eos_token_ids = rig.model.card.eos_token_ids
+        whole.sampling_options.guided_decoding = {kind: GUIDED[kind][0]}
+        first, _ = rig.submit(whole)
+        await first.end()
+        again, _ = rig.submit(whole)
+        assert (await again.end(), again.produced) == (EOS, first.produced)
+        for cut in range(1, len(first.produced) if rig.facts.resumes_guided else 0):
+            rest = rest_of(whole, first.produced[:cut])
+            assert rest is not None
+            sink, _ = rig.submit(rest)
+            assert (await sink.end(), first.produced[:cut] + sink.produced) == (EOS, first.produced), cut
+
+    run(body)
+
+
+@pytest.mark.parametrize("run", GUIDING, indirect=True)
 @pytest.mark.parametrize("wrong", [{"json": {"type": "nonsense"}}, {"regex": "[0-9"}, {"grammar": "root :"}])
 def test_constraints_that_can_t_be_read_are_refused(run: Any, wrong: dict[str, Any]) -> None:
     """Before any output, as the caller's mistake; the engine lives on."""

@@ -59,7 +59,6 @@ _SECONDS: Final = {
 }
 _COUNTERS: Final = {
     "output_tokens_total": "Output tokens",
-    "model_rejection_total": "Requests rejected with 503",
     "model_migration_exhausted_total": "Streams that failed because the migration limit was used up",
     "model_migration_max_seq_len_exceeded_total": "Requests that became too long to migrate (--migration-max-seq-len)",
     "model_kv_steps_total": "Engine steps whose KV events were applied (kv router)",
@@ -101,6 +100,8 @@ class ModelMeter:
         """Instances by why their KV events are not followed."""
         self.rejections: dict[str, int] = {}
         """Requests that got 503, by the error's code."""
+        self.rejected_at: dict[str, int] = {}
+        """The same requests, by endpoint."""
         self.dispatched = 0
         """Requests that are prepared, and wait for their first token."""
         self.gap = self.histograms["inter_token_latency_seconds"].observe
@@ -113,10 +114,10 @@ class ModelMeter:
     def add(self, counter: str, amount: float = 1) -> None:
         self.counters[counter] += amount
 
-    def rejected(self, reason: str) -> None:
+    def rejected(self, reason: str, endpoint: str) -> None:
         """Count a request that was known to be for this model, and got 503; `reason` is the error's code."""
         self.rejections[reason] = self.rejections.get(reason, 0) + 1
-        self.add("model_rejection_total")
+        self.rejected_at[endpoint] = self.rejected_at.get(endpoint, 0) + 1
 
     def cancelled(self, endpoint: str, kind: str) -> None:
         """Count a request whose client left; `kind`: stream or unary."""
@@ -215,10 +216,10 @@ class Metrics(Collector):
         """Count a time limit that ended something; the names are in docs/design/serving/overload.md."""
         self._timeouts[limit] = self._timeouts.get(limit, 0) + 1
 
-    def rejected(self, reason: str, model: str = "") -> None:
+    def rejected(self, reason: str, model: str = "", endpoint: str = "") -> None:
         """Count a request or connection that was rejected early; `model`: what it names, where that is known."""
         if (meter := self._meters.get(model)) is not None:
-            meter.rejected(reason)
+            meter.rejected(reason, endpoint)
         else:
             self._rejections[reason] = self._rejections.get(reason, 0) + 1
 
@@ -330,10 +331,15 @@ class Metrics(Collector):
         unfollowed = GaugeMetricFamily(PREFIX + "router_instances_without_kv_events", text, labels=["model", "reason"])
         text = "Requests rejected with 503, and those rejected before their model was known, by error code"
         rejected = CounterMetricFamily(PREFIX + "rejected_requests", text, labels=["model", "reason"])
+        text = "Requests rejected with 503"
+        refused = CounterMetricFamily(PREFIX + "model_rejection", text, labels=["model", "endpoint"])
         for reason, count in self._rejections.items():
             rejected.add_metric(["", reason], count)
         for meter in meters:
-            families = ((moved, meter.migrations), (unfollowed, meter.unfollowed), (rejected, meter.rejections))
+            families = (
+                (moved, meter.migrations), (unfollowed, meter.unfollowed), (rejected, meter.rejections),
+                (refused, meter.rejected_at),
+            )  # fmt: skip
             for family, counts in families:
                 for kind, count in counts.items():
                     family.add_metric([meter.model, kind], count)
@@ -346,6 +352,7 @@ class Metrics(Collector):
         yield took
         yield unfollowed
         yield rejected
+        yield refused
 
 
 def _counter(name: str, text: str, label: str, counts: dict[str, int]) -> Metric:

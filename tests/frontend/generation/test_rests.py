@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from dynamo.frontend.generation.migration import GUIDED, TEXT, TOO_LONG, MigrationState, rest_of
 from dynamo.frontend.limits.settings import MigrationSettings
 from dynamo.llm.protocols import OutputOptions, PreprocessedRequest, SamplingOptions, StopConditions, TextRequest
+from dynamo.runtime.errors import EngineError
 
 
 def request(prompt: int = 3, **more: Any) -> PreprocessedRequest:
@@ -51,12 +53,53 @@ def test_what_a_rest_asks_for() -> None:
 
 
 def test_who_keeps_nothing() -> None:
-    """No limit, text, guided decoding."""
-    guided = request(sampling_options=SamplingOptions(guided_decoding={"json": {}}))
+    """No limit, text, guided decoding whose answer is drawn."""
+    guided = constrained(temperature=0.7)
     text = TextRequest(model="m", kind="chat", body={})
     for asked, limit, barred in ((request(), 0, ""), (guided, 3, GUIDED), (text, 3, TEXT)):
         kept = MigrationState(asked, MigrationSettings(limit))
         assert (kept.add, kept.barred) == (None, barred)
+
+
+def constrained(**options: Any) -> PreprocessedRequest:
+    return request(sampling_options=SamplingOptions(guided_decoding={"json": {}}, **options))
+
+
+@pytest.mark.parametrize("drawn", [{"temperature": 0}, {"seed": 3}, {"top_k": 1}])
+def test_constrained_answers_that_are_made_anew(drawn: dict[str, Any]) -> None:
+    """The whole request once more, and what came before is dropped, however it comes; another answer is an error."""
+    whole = constrained(**drawn)
+    kept = MigrationState(whole, MigrationSettings(3))
+    assert kept.replay() is None
+    for came in ([1, 2], [3], []):
+        for token in came:
+            assert kept.add is not None
+            kept.add(token)
+        assert kept.rest(whole) == whole
+    for cuts in ((1, 1, 1, 1), (3, 1), (2, 2), (4,)):
+        again = kept.replay()
+        assert again is not None
+        ids = iter([1, 2, 3, 4])
+        new = [token for cut in cuts for token in again.new([next(ids) for _ in range(cut)])]
+        assert (new, again.over) == ([4], True)
+    other = kept.replay()
+    assert other is not None
+    assert (other.new([1]), other.over) == ([], False)
+    with pytest.raises(EngineError, match="another answer"):
+        other.new([7])
+
+
+def test_constrained_answers_that_go_on() -> None:
+    """An engine that goes on within a constraint gets the rest, drawn or not; log probabilities aren't made anew."""
+    whole = constrained()
+    kept = MigrationState(whole, MigrationSettings(3), resumes=True)
+    assert kept.add is not None
+    kept.add(5)
+    rest = kept.rest(whole)
+    assert rest is not None
+    assert (rest.token_ids[-1], rest.answered_tokens, kept.replay()) == (5, 1, None)
+    scored = msgspec.structs.replace(constrained(temperature=0), output_options=OutputOptions(logprobs=1))
+    assert MigrationState(scored, MigrationSettings(3)).barred == GUIDED
 
 
 @pytest.mark.parametrize(("longest", "tokens", "barred"), [(5, 2, ""), (5, 3, TOO_LONG), (2, 0, TOO_LONG), (3, 0, "")])

@@ -40,7 +40,7 @@ def test_counts_come_back_to_nothing() -> None:
     """Whoever comes, is refused and leaves, in any order: bounds hold, and nothing is kept of who left."""
     random = Random(3)
     reasons: set[str] = set()
-    limiter = ConcurrencyLimiter(ConcurrencyLimits(8, 4, 3), lambda reason, model: reasons.add(reason))
+    limiter = ConcurrencyLimiter(ConcurrencyLimits(8, 4, 3), lambda reason, model, endpoint: reasons.add(reason))
     inside: list[Slot] = []
     for _ in range(3000):
         if inside and random.random() < 0.45:
@@ -49,7 +49,7 @@ def test_counts_come_back_to_nothing() -> None:
         with contextlib.suppress(ApiError):
             slot = limiter.enter(scope(authorization=random.choice("abcdef")))
             try:
-                limiter.to_model(slot, random.choice("mno"), random.choice([1, 1, 2]))
+                limiter.to_model(slot, random.choice("mno"), "completions", random.choice([1, 1, 2]))
                 inside.append(slot)
             except ApiError:
                 limiter.leave(slot)
@@ -113,7 +113,7 @@ def test_one_model_s_share_leaves_the_others_theirs(make_site: Any, engines: Any
     refused = site.post(TEXT, ASKED)
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "model_full")
     assert refused.headers["retry-after"]
-    assert site.metric("model_rejection_total", model="m") == 1
+    assert site.metric("model_rejection_total", model="m", endpoint="completions") == 1
     assert site.metric("rejected_requests_total", model="m", reason="model_full") == 1
     assert len(engine.seen) == 1
     assert site.post(TEXT, {**ASKED, "model": "n"}).status_code == 200

@@ -107,6 +107,8 @@ class EngineFacts(msgspec.Struct, omit_defaults=True, kw_only=True):
     guided: tuple[str, ...] = ()
     """What it can constrain its output by, of `guided_decoding`'s names (`json`, `regex`, …); requests with another
     are refused before it sees them."""
+    resumes_guided: bool = False
+    """Given the first tokens of a constrained answer, it goes on within its constraint."""
     embedding_dim: int | None = None
     """Numbers in one of its vectors. There where the engine makes vectors (`Embedding`); then it makes nothing else."""
     images: ImageTraits | None = None

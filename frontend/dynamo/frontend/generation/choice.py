@@ -10,7 +10,7 @@ import logging
 from functools import partial
 from typing import Any
 
-from dynamo.frontend.generation.migration import MigrationState
+from dynamo.frontend.generation.migration import OTHER, MigrationState, Replay
 from dynamo.frontend.generation.request_scope import Listener, RequestScope
 from dynamo.frontend.generation.retries import Retries
 from dynamo.frontend.routing.model_set import AnyRequest
@@ -39,8 +39,8 @@ class Choice:
 
     __slots__ = (
         "_awaits_first_token", "_before", "_closed", "_counted", "_detokenizer", "_emit", "_floor", "_keep",
-        "_listener", "_logprobs", "_migration", "_plain", "_request", "_retries", "_scope", "_stop_reason", "_stops",
-        "cached", "finish_reason", "index", "knows_cached", "prompt_tokens",
+        "_listener", "_logprobs", "_migration", "_plain", "_replay", "_request", "_retries", "_scope", "_stop_reason",
+        "_stops", "cached", "finish_reason", "index", "knows_cached", "prompt_tokens",
     )  # fmt: skip
 
     def __init__(self, index: int, request: AnyRequest, scope: RequestScope, listener: Listener[Choice]) -> None:
@@ -55,6 +55,8 @@ class Choice:
         self._logprobs = False
         self._emit = listener.text
         self._plain: Detokenizer | None = None
+        self._replay: Replay | None = None
+        """There while an attempt makes anew what the client has."""
         self._counted = self._before = self.cached = self.prompt_tokens = 0
         self.knows_cached = False
         """The engine has said how many tokens of the prompt it had cached."""
@@ -105,6 +107,7 @@ class Choice:
         """Hear that an attempt has its worker."""
         self._before, self._awaits_first_token = self.tokens, awaits_first_token
         self._plain = None
+        self._replay = None if self._migration is None else self._migration.replay()
         if not awaits_first_token:
             self._shorten()
 
@@ -158,6 +161,8 @@ class Choice:
             if ids:
                 raise ValueError("text, from an engine that makes tokens")
             ids = []  # an end without tokens may come in either form
+        if self._replay is not None:
+            ids = self._new(self._replay, ids, finish)
         if (keep := self._keep) is not None:
             for token in ids:
                 keep(token)
@@ -174,6 +179,17 @@ class Choice:
         if text:
             self._emit(self, text)
 
+    def _new(self, replay: Replay, ids: list[int], finish: str | None) -> list[int]:
+        """Drop what the client has of an answer that is made anew; raises where it is another answer."""
+        new = replay.new(ids)
+        if replay.over:
+            self._replay = None
+            if not self._awaits_first_token:
+                self._shorten()
+        elif finish is not None:
+            raise EngineError(OTHER)
+        return new
+
     def _first_token(self) -> None:
         self._awaits_first_token = False
         if self._retries is not None:
@@ -182,7 +198,7 @@ class Choice:
 
     def _shorten(self) -> None:
         """Let single tokens take the shortest way from now on: nothing else has to know of them."""
-        if not self._logprobs:
+        if not self._logprobs and self._replay is None:
             self._plain = self._detokenizer
 
     def _with_logprobs(
@@ -252,5 +268,6 @@ class Choice:
 
 def _migration(request: AnyRequest, scope: RequestScope) -> MigrationState:
     return MigrationState(
-        request, scope.migration, partial(scope.meter.add, "model_migration_max_seq_len_exceeded_total")
-    )
+        request, scope.migration, partial(scope.meter.add, "model_migration_max_seq_len_exceeded_total"),
+        resumes=scope.models.card.resumes_constraints,
+    )  # fmt: skip

@@ -46,9 +46,9 @@ class ConcurrencyLimiter:
     """Counts who is inside. What it keeps of callers and models is bounded by the requests that are."""
 
     def __init__(
-        self, limits: ConcurrencyLimits, refused: Callable[[str, str], None] = lambda reason, model: None
+        self, limits: ConcurrencyLimits, refused: Callable[[str, str, str], None] = lambda reason, model, endpoint: None
     ) -> None:
-        """`refused` hears of each refusal: why, and which model is full, where one is."""
+        """`refused` hears of each refusal: why, and, where a model is full, which one and what was asked of it."""
         self.limits, self._refused = limits, refused
         self.inside = 0
         self._of_caller: dict[bytes, int] = {}
@@ -63,18 +63,18 @@ class ConcurrencyLimiter:
         if limits.per_client is not None:
             caller = caller_of(scope)
             if self._of_caller.get(caller, 0) >= limits.per_client:
-                self._refused(RATE_LIMITED, "")
+                self._refused(RATE_LIMITED, "", "")
                 raise over_quota(limits.per_client)
             self._of_caller[caller] = self._of_caller.get(caller, 0) + 1
         self.inside += 1
         return Slot(caller)
 
-    def to_model(self, slot: Slot, model: str, answers: int = 1) -> None:
+    def to_model(self, slot: Slot, model: str, endpoint: str, answers: int = 1) -> None:
         """Count a request as so many answers of a model; raises the 503 that refuses it."""
         most, there = self.limits.per_model, self._of_model.get(model, 0)
         if most is not None:
             if there >= most:
-                raise self._full(f"model '{model}' has {there} requests here already", MODEL_FULL, model)
+                raise self._full(f"model '{model}' has {there} requests here already", MODEL_FULL, model, endpoint)
             self._of_model[model] = there + answers
             slot.model = model
         if slot.caller is not None:
@@ -82,8 +82,8 @@ class ConcurrencyLimiter:
         self.inside += answers - 1
         slot.answers = answers
 
-    def _full(self, text: str, reason: str, model: str = "") -> ApiError:
-        self._refused(reason, model)
+    def _full(self, text: str, reason: str, model: str = "", endpoint: str = "") -> ApiError:
+        self._refused(reason, model, endpoint)
         return overloaded(f"{text}; try again in a moment.", reason)
 
     def in_use(self, most: int) -> LimitsInUse:

@@ -124,10 +124,10 @@ class Intake:
         if ignored := services.ignored.check(body, kind, strict=services.settings.strict_fields):
             headers.append(ignored_header(ignored))
 
-    def to_model(self, model: str, answers: int = 1) -> None:
+    def to_model(self, model: str, endpoint: str, answers: int = 1) -> None:
         """Count it as so many answers of this model; raises the 503 that refuses it."""
         if self._slot is not None and self._services.limiter is not None:
-            self._services.limiter.to_model(self._slot, model, answers)
+            self._services.limiter.to_model(self._slot, model, endpoint, answers)
 
     def turn(self) -> Turn:
         """Return a turn in the threads."""
@@ -303,7 +303,7 @@ class Job(ABC):
     async def _find(self, name: str, answers: int, does: str, turn: Turn | None = None) -> ModelSet:
         """Find the model that it names, for so many answers of a kind; while it waits for one, others have the turn."""
         self._model = name  # that it is known shows when it is refused: its bound is reached
-        self._intake.to_model(name, answers)
+        self._intake.to_model(name, self._endpoint, answers)
         self._model = UNKNOWN
         hold, deadline = self._services.settings.worker_wait_timeout_secs, self._intake.deadline
         if deadline is not None:
@@ -407,7 +407,7 @@ class Job(ABC):
                 self.caller,
             ))  # fmt: skip
         if status == 503 and self._meter is not None:
-            self._meter.rejected(code)
+            self._meter.rejected(code, self._endpoint)
         if (limit := _LIMIT_OF.get(code)) is not None:
             self._services.metrics.hit(limit)
         if self._meter is not None:

@@ -153,7 +153,7 @@ def _understand(intake: Intake, raw: bytes, kind: type[Asked], headers: Headers)
 
 def _preprocessor(services: Services, intake: Intake, asked: TokenizeRequest | DetokenizeRequest) -> Preprocessor:
     name = _named(services.pool, asked.model, "")
-    intake.to_model(name)
+    intake.to_model(name, "tokenize")
     loaded = services.pool.find(name).model
     if loaded is None or loaded.preprocessor is None:
         text = f"The model '{name}' takes text; it has no tokenizer here."

@@ -121,7 +121,7 @@ def _count(
 
 
 def _preprocessor(services: Services, intake: Intake, model: str) -> Preprocessor:
-    intake.to_model(model)
+    intake.to_model(model, "count_tokens")
     loaded = services.pool.find(model).model
     if loaded is None or loaded.preprocessor is None:
         text = f"The model '{model}' takes text; it has no tokenizer here."

@@ -263,6 +263,30 @@ def test_a_call_survives_its_worker(mockers: Mockers, client: openai.OpenAI) -> 
     assert arguments == text
 
 
+LONG: Any = [
+    {"type": "function", "function": {"name": "note", "strict": True, "parameters": {
+        "type": "object", "properties": {f"line_{n}": {"enum": [f"a line of text {n}"]} for n in range(12)},
+        "required": [f"line_{n}" for n in range(12)], "additionalProperties": False}}}
+]  # fmt: skip
+
+
+def test_a_forced_call_survives_its_worker(mockers: Mockers, client: openai.OpenAI) -> None:
+    """The same of a call that keeps to its schema: the next engine goes on within it."""
+    two = [mockers.add("forced", speed=4) for _ in range(2)]
+    arguments, stopped = "", False
+    for chunk in client.chat.completions.create(
+        model="forced", messages=ASK, tools=LONG, tool_choice="required", stream=True
+    ):
+        for call in chunk.choices[0].delta.tool_calls or ():
+            arguments += (call.function.arguments or "") if call.function else ""
+        if len(arguments) > 40 and not stopped:
+            stopped = True
+            (busy,) = [runtime for runtime, serving in two if serving.engine.load().running]
+            mockers.site.stop_worker(busy, 0)
+    assert stopped
+    assert json.loads(arguments) == {f"line_{n}": f"a line of text {n}" for n in range(12)}
+
+
 def test_tokens_that_an_answer_may_have(client: openai.OpenAI) -> None:
     """Biases of 100, allowed tokens and bad words hold, in OpenAI's words and in vLLM's; bytes are tokens here."""
     usual = client.completions.create(model="m", prompt="x", max_tokens=60).choices[0].text

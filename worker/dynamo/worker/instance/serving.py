@@ -263,6 +263,7 @@ def _card(card: ModelCard, facts: EngineFacts, settings: WorkerSettings) -> Mode
     if facts.embedding_dim is not None:
         changes["model_types"] = [EMBEDDING]
     changes["images"] = facts.images
+    changes["resumes_constraints"] = facts.resumes_guided
     if takes_text(settings):
         changes |= {"model_input": "text", "tokenizer": "none", "files": {}}
     return msgspec.structs.replace(card, **changes)

@@ -85,7 +85,7 @@ class Mocker:
             max_num_batched_tokens=limits.max_num_batched_tokens, data_parallel_size=len(self.ranks),
             role=_as_role(self.role), kv_events=limits.enable_prefix_caching,
             embedding_dim=self._arguments.embedding_dim, images=self._images,
-            guided=() if self._arguments.embedding_dim is not None else GUIDED,
+            guided=() if self._arguments.embedding_dim is not None else GUIDED, resumes_guided=True,
             bootstrap_port=self._arguments.bootstrap_port if self.role == _PREFILL else None,
         )  # fmt: skip
 
