@@ -111,13 +111,13 @@ class Mocker:
         return min(n for n in limits if n)
 
     async def failed(self) -> BaseException:
-        done, _ = await asyncio.wait(self._tasks(), return_when=asyncio.FIRST_COMPLETED)
-        return done.pop().exception() or EngineShutdown()
+        done, _ = await asyncio.wait([rank.over for rank in self.ranks], return_when=asyncio.FIRST_COMPLETED)
+        over = done.pop()
+        return EngineShutdown() if over.cancelled() else over.exception() or EngineShutdown()
 
     async def stop(self) -> None:
-        for task in self._tasks():
-            task.cancel()
-        await asyncio.gather(*self._tasks(), return_exceptions=True)
+        for rank in self.ranks:
+            rank.stop()
         self._giver.stop()
         self._taker.stop()
         for rank in self.ranks:
@@ -148,9 +148,6 @@ class Mocker:
 
     def _schedulers(self) -> list[Scheduler[MockRequest]]:
         return [rank.scheduler for rank in self.ranks]
-
-    def _tasks(self) -> list[asyncio.Task[None]]:
-        return [rank.task for rank in self.ranks if rank.task is not None]
 
     def _rank(self, request: PreprocessedRequest) -> MockRank:
         """Return the rank that the request names, else the least busy."""
