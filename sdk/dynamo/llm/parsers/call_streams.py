@@ -81,6 +81,10 @@ class StreamForm:
     tail: re.Pattern[str] = re.compile(r"[\s\]]*")
     """What may stand behind the last call."""
 
+    def stream(self, known: Tools) -> CallStream:
+        """Return what reads one block."""
+        return CallStream(self, known)
+
 
 class CallStream:
     """Stream of the calls of one block of text."""

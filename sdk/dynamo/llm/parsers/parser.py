@@ -14,6 +14,7 @@ from dynamo.llm.parsers.events import Call, CallStart, Content, Event, Parser, T
 from dynamo.llm.parsers.markers import LONGEST_SPACE, Markers, behind_space, leads, settled
 from dynamo.llm.parsers.reasoning_formats import ThoughtFormat
 from dynamo.llm.parsers.tool_formats import ToolFormat
+from dynamo.llm.parsers.xml_calls import TagStream
 
 _NOTHING: Markers = Markers(())
 
@@ -36,7 +37,7 @@ class AnswerParser:
         self._held, self._at = "", 0
         """What is undecided, from an index on: there is little of it outside of calls."""
         self._block: Block | None = None
-        self._stream: CallStream | None = None
+        self._stream: CallStream | TagStream | None = None
         self._pieces: list[str] = []
         """Of a call that is open, and what says it while it is written."""
         self._gap = ""
@@ -146,7 +147,7 @@ class AnswerParser:
         self._gap, self._at = gap, start
         end = block.end(self._held, start)
         assert self._tools is not None
-        self._stream = None if self._tools.stream is None else CallStream(self._tools.stream, self._known)
+        self._stream = None if self._tools.stream is None else self._tools.stream.stream(self._known)
         if end is None:
             self._block, self._pieces = block, [self._held[start:]]
             self._held, self._at = "", 0

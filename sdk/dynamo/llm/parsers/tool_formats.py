@@ -13,6 +13,7 @@ from dynamo.llm.parsers.call_streams import StreamForm, in_json, in_mistral, nam
 from dynamo.llm.parsers.json_calls import Read
 from dynamo.llm.parsers.markers import Markers
 from dynamo.llm.parsers.section_calls import read_mistral, read_python, section
+from dynamo.llm.parsers.xml_calls import TagForm
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class ToolFormat:
     read: Read
     bare: tuple[str, Callable[[], Block]] | None = None
     """A character that opens one where nothing stands before it, and what finds its end."""
-    stream: StreamForm | None = None
+    stream: StreamForm | TagForm | None = None
     """How its calls are said while they are written; None: whole."""
     tails: tuple[str, ...] = ()
     """What may stand behind a call and says nothing."""
@@ -70,18 +71,19 @@ _GRANITE: Final = ToolFormat(
 )  # fmt: skip
 _CODER: Final = ToolFormat(
     {"<tool_call>": partial(Until, closer="</tool_call>"), "<function=": partial(Until, closer="</function>")},
-    xml_calls.read_coder, tails=("</tool_call>",), tokens=("<tool_call>", "</tool_call>"),
+    xml_calls.read_coder, stream=xml_calls.coder_form, tails=("</tool_call>",), tokens=("<tool_call>", "</tool_call>"),
 )  # fmt: skip
 _SEED: Final = ToolFormat(
-    {"<seed:tool_call>": partial(Until, closer="</seed:tool_call>")}, xml_calls.read_seed,
+    {"<seed:tool_call>": partial(Until, closer="</seed:tool_call>")}, xml_calls.read_seed, stream=xml_calls.seed_form,
     tokens=("<seed:tool_call>", "</seed:tool_call>"),
 )  # fmt: skip
 _GLM: Final = ToolFormat(
-    {"<tool_call>": partial(Until, closer="</tool_call>")}, xml_calls.read_glm,
+    {"<tool_call>": partial(Until, closer="</tool_call>")}, xml_calls.read_glm, stream=xml_calls.glm_form,
     tokens=("<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
 )  # fmt: skip
 _MINIMAX: Final = ToolFormat(
     {"<minimax:tool_call>": partial(Until, closer="</minimax:tool_call>")}, xml_calls.read_minimax,
+    stream=xml_calls.minimax_form,
     tokens=("<minimax:tool_call>", "</minimax:tool_call>"),
 )  # fmt: skip
 
@@ -100,7 +102,10 @@ def _deepseek(call: str, head: str, end: str) -> ToolFormat:
 
 def _dsml(name: str) -> ToolFormat:
     opener, closer = f"<｜DSML｜{name}>", f"</｜DSML｜{name}>"
-    return ToolFormat({opener: partial(Until, closer=closer)}, xml_calls.dsml(opener, closer), tokens=("｜DSML｜",))
+    return ToolFormat(
+        {opener: partial(Until, closer=closer)}, xml_calls.dsml(opener, closer), tokens=("｜DSML｜",),
+        stream=xml_calls.dsml_form(opener, closer),
+    )  # fmt: skip
 
 
 _KIMI_OPENERS: Final = ("<|tool_calls_section_begin|>", "<|tool_call_section_begin|>")
