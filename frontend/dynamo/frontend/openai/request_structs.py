@@ -26,6 +26,7 @@ MAX_MESSAGES: Final = 10_000
 MAX_TOOLS: Final = 512
 MAX_GUIDED_CHOICES: Final = 4096
 MAX_GRAMMAR: Final = 64 * KB
+LARGEST_BIAS: Final = 100
 LONGEST_METADATA: Final = 512
 """Characters of a value, as OpenAI has it."""
 
@@ -94,7 +95,10 @@ class Sampling(Struct, kw_only=True):
     frequency_penalty: Penalty | None = None
     seed: Seed | None = None
     stop: StopString | Annotated[list[StopString], Meta(max_length=MOST_STOPS)] | None = None
-    logit_bias: Annotated[dict[TokenKey, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=1024)] | None = None
+    logit_bias: (
+        Annotated[dict[TokenKey, Annotated[float, Meta(ge=-LARGEST_BIAS, le=LARGEST_BIAS)]], Meta(max_length=1024)]
+        | None
+    ) = None
     user: Name | None = None
     metadata: Metadata | None = None
     service_tier: Tier | None = None

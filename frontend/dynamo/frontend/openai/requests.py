@@ -9,7 +9,7 @@ to the caller, who logs or refuses them. `/openapi.json` is made of the same str
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from functools import cache
 from operator import attrgetter
@@ -24,6 +24,7 @@ from dynamo.frontend.openai.body import NOTHING, SMALL, shape_of
 from dynamo.frontend.openai.constraints import check_guided, check_tool_choice, packed
 from dynamo.frontend.openai.nvext import Nvext
 from dynamo.frontend.openai.request_structs import (
+    LARGEST_BIAS,
     LONGEST_METADATA,
     ChatRequest,
     CompletionRequest,
@@ -144,12 +145,13 @@ def _invalid(text: str, body: Mapping[str, Any], kind: type[Any]) -> ApiError:
         text = f"{text[: MAX_MESSAGE // 2]}…{text[-MAX_MESSAGE // 4 :]}"
     match = _EXPECTED.match(text)
     what, path = (match["what"], match["path"] or "") if match else (text, "")
-    path = _metadata_key(path.removeprefix("$").removeprefix("."), body)
+    path = _wrong_key(path.removeprefix("$").removeprefix("."), body)
     if missing := _MISSING.search(what):
         param = f"{path}.{missing[1]}".lstrip(".")
         hint = "" if path else _misspelt(missing[1], body, kind)
         return bad_request(f"{param}: this field is required.{hint}", param, "missing_required_parameter")
     what = what.replace("`", "").replace(" | null", "").replace("object", "an object")
+    what = what.replace("Expected array of length >= 1", "may not be empty")
     if path.endswith(".role"):
         what = f"{what}; expected one of {', '.join(ROLES)}"
     wrong_type = ", got " in what
@@ -157,16 +159,23 @@ def _invalid(text: str, body: Mapping[str, Any], kind: type[Any]) -> ApiError:
                        "invalid_type" if wrong_type else "invalid_value")  # fmt: skip
 
 
-def _metadata_key(path: str, body: Mapping[str, Any]) -> str:
-    """Return the path with the key of the first wrong value of metadata, of which msgspec only says that there is one.
+def _wrong_key(path: str, body: Mapping[str, Any]) -> str:
+    """Return the path with the key of the first wrong value of an object, of which msgspec only says that there is one.
 
     It looks at keys and values in their order, so that all keys up to that value are right, and short.
     """
-    metadata = body.get("metadata")
-    if path != "metadata[...]" or not isinstance(metadata, Mapping):
+    name, _, rest = path.partition("[")
+    values, right = body.get(name), _RIGHT.get(name)
+    if rest != "...]" or right is None or not isinstance(values, Mapping):
         return path
-    wrong = (key for key, value in metadata.items() if not isinstance(value, str) or len(value) > LONGEST_METADATA)
-    return f"metadata.{next(wrong, '')}"
+    return f"{name}.{next((key for key, value in values.items() if not right(value)), '')}"
+
+
+_RIGHT: Final[Mapping[str, Callable[[Any], bool]]] = {
+    "metadata": lambda value: isinstance(value, str) and len(value) <= LONGEST_METADATA,
+    "logit_bias": lambda value: type(value) in (int, float) and abs(value) <= LARGEST_BIAS,
+}
+"""Values that a field's keys may have."""
 
 
 def _misspelt(missing: str, body: Mapping[str, Any], kind: type[Struct]) -> str:
