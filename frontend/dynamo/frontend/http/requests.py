@@ -51,8 +51,9 @@ def request_id(scope: Scope) -> str:
     known: str | None = scope.get(_ID)
     if known is not None:
         return known
-    if (given := header(scope, b"x-request-id")) is None:
-        given = header(scope, b"x-dynamo-request-id")
+    headers = headers_of(scope)
+    if (given := headers.get(b"x-request-id")) is None:
+        given = headers.get(b"x-dynamo-request-id")
     if given is not None and _REQUEST_ID.fullmatch(given):
         rid = given.decode("ascii")
     else:

@@ -29,6 +29,8 @@ MAX_DIGITS: Final = 400
 """Of a number: reading one costs by the square of its digits."""
 SMALL: Final = 64 << 10
 """Bytes; what a smaller body is made of is within the bounds, but for its depth, which is looked at where it may be."""
+_SHORT: Final = 1 << 10
+"""Bytes that are counted sooner than looked through."""
 TYPED: Final = 128 << 10
 """Bytes of a field that says none: its type bounds what it is, and this how it is spelled."""
 UNKNOWN: Final = 64 << 10
@@ -90,6 +92,8 @@ def check_shape(raw: bytes) -> None:
 
 def _may_be_deep(raw: bytes) -> bool:
     """Tell whether there are enough brackets for it; looking for one after the other is fastest: most have few."""
+    if len(raw) <= _SHORT:
+        return raw.count(b"{") + raw.count(b"[") > MAX_DEPTH
     left = MAX_DEPTH
     for bracket in (b"{", b"["):
         at = raw.find(bracket)

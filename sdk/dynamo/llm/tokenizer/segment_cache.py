@@ -248,17 +248,17 @@ class SegmentCache:
         """Put the ids of each segment in its place; return the places of those that are unknown."""
         unknown: list[int] = []
         with self._lock:
-            known, hits = self._ids, 0
+            known, use = self._ids, self._ids.move_to_end
+            segments = 0
             for index, part in enumerate(parts):
                 if type(part) is str:
-                    ids = known.get(part)
-                    if ids is None:
+                    segments += 1
+                    if (ids := known.get(part)) is None:
                         unknown.append(index)
                     else:
-                        known.move_to_end(part)
+                        use(part)
                         parts[index] = ids
-                        hits += 1
-            self.hits += hits
+            self.hits += segments - len(unknown)
             self.misses += len(unknown)
         return unknown
 
