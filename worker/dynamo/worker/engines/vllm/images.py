@@ -42,7 +42,7 @@ class ImagePrompts:
         self._places = asyncio.Semaphore(AT_ONCE)
 
     async def rendered(self, llm: Any, request: PreprocessedRequest) -> Any:
-        """Return vLLM's input for a request; `InvalidArgument` for an image that can't be decoded."""
+        """Return vLLM's input for a request; `InvalidArgument` for an image that can't be decoded or resized."""
         from vllm.renderers.inputs.preprocess import parse_model_prompt
 
         images = request.images or []
@@ -53,8 +53,17 @@ class ImagePrompts:
                 "multi_modal_data": {_IMAGE: pixels},
                 "multi_modal_uuids": {_IMAGE: names},
             }
-            (made,) = await llm.renderer.render_cmpl_async([parse_model_prompt(llm.model_config, prompt)])
+            try:
+                (made,) = await llm.renderer.render_cmpl_async([parse_model_prompt(llm.model_config, prompt)])
+            except ValueError as error:
+                raise _reason(error) from error
             return made
+
+
+def _reason(error: ValueError) -> Exception:
+    """Return the processor's own words, where vLLM hides them behind the objects that it was called with."""
+    cause = error.__cause__
+    return error if cause is None else InvalidArgument(f"images: the model's processor can't take them: {cause}"[:500])
 
 
 def decoded(images: Sequence[ImageInput]) -> tuple[list[Any], list[str]]:
