@@ -1,4 +1,6 @@
-"""Requests with images over two workers of a real vLLM: sent where they are cached, and continued where one is lost."""
+"""Requests with images over two workers of a real vLLM: sent where they are cached, continued where one is lost, and
+computed by one for the other.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +18,7 @@ from tests_vllm.images.test_images import GREEDY, HALF, encoded, options, pixels
 from tests_vllm.images.tiny_vision_model import write
 from tests_vllm.programs import Program
 from tests_vllm.servers.test_servers import System
+from tests_vllm.test_prefill_decode import count
 
 pytestmark = [pytest.mark.servers, pytest.mark.processes]
 LONG: dict[str, Any] = {**GREEDY, "max_tokens": 900, "stream_options": {"include_usage": True}}
@@ -55,6 +58,41 @@ def test_images_go_where_they_are_cached_and_on_where_a_worker_is_lost(system: S
     assert system.migrations()["ongoing_request"] == 1
     assert lost.popen.wait(120) == 1
     eventually("the other one has the image, too", lambda: cached(system, asked))
+
+
+def test_a_prompt_with_images_is_computed_elsewhere(
+    tmp_path: Path, etcd_server: EtcdServer, nats_server: NatsServer
+) -> None:
+    """A decode worker alone, then one that gets its prompts from a prefill worker over NIXL: the same answers."""
+    seer, given = write(tmp_path / "seer"), str(options(tmp_path / "vllm.json"))
+    with System(tmp_path, etcd_server, nats_server) as system:
+        decode = system.join(seer, "vllm", "--extra-engine-args", given, "--role", "decode")
+        system.ready()
+        chats = [shown(*(encoded(pixels(seed=seed + more)) for more in range(2))) for seed in (10, 20, 30)]
+        alone = [answer(system, chat, "alone") for chat in chats]
+        elsewhere = f"dyn://{system.namespace}.prefill.generate"
+        system.join(seer, "vllm", "--extra-engine-args", given, "--role", "prefill", "--endpoint", elsewhere)
+        system.ready()
+
+        def remote() -> float:
+            return count(httpx.get(f"{system.url}/metrics").text, "model_remote_prefills_total")
+
+        eventually("prompts are computed elsewhere", lambda: answer(system, shown(), "soon") and remote())
+        before = remote()
+        assert [answer(system, chat, "elsewhere") for chat in chats] == alone
+        assert remote() == before + len(chats)
+        told = page(decode)
+        assert count(told, "vllm:nixl_bytes_transferred_count") > len(chats)
+        assert count(told, "vllm:nixl_num_failed_transfers_total") == 0
+
+
+def answer(system: System, messages: list[Any], salt: str) -> str:
+    """Return an answer whose prompt shares no cache with those of another salt."""
+    extra = {"ignore_eos": True, "cache_salt": salt}
+    told = system.asker.chat.completions.create(
+        model="tiny", messages=messages, **{**GREEDY, "extra_body": extra}
+    )  # fmt: skip
+    return (told.choices[0].message.content or "").rstrip(HALF)
 
 
 def page(worker: Program) -> str:

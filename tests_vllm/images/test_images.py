@@ -22,7 +22,7 @@ from tests.frontend.images.samples import png
 from tests.waiting import eventually
 from tests.worker.engine_rigs import PROMPT, VLLM, stock_server
 from tests_vllm.images.tiny_vision_model import write
-from tests_vllm.programs import PATIENCE, Program, client, running
+from tests_vllm.programs import PATIENCE, WORKER, Program, client, running
 from tests_vllm.servers.test_servers import System
 
 pytestmark = [pytest.mark.servers, pytest.mark.processes]
@@ -249,3 +249,20 @@ def test_a_client_that_leaves_frees_its_place(system: System) -> None:
         next(iter(parts))
         eventually("it runs", lambda: not idle())
     eventually("its place is free", idle, 5)
+
+
+def test_models_without_images_say_who_has_them(
+    system: System, oracle: openai.OpenAI, seer: Path, tmp_path: Path
+) -> None:
+    """Also a stock server behind engine `openai`, asked by token ids and in text: what isn't passed on is a 400."""
+    server = json.dumps({"url": str(oracle.base_url)})
+    ways = {"by-ids": ["--model-path", str(seer)], "by-text": []}
+    for name, more in ways.items():
+        flags = ["--engine", "openai", "--engine-args", server, "--model-name", name, *more]
+        endpoint = ["--endpoint", f"dyn://{system.namespace}.{name}.generate", "--system-port", "0"]
+        with running(tmp_path, WORKER, [*flags, *endpoint], name, **system.env):
+            eventually("it is served", lambda name=name: name in system.names(), PATIENCE)
+            with pytest.raises(openai.BadRequestError, match=f"'{name}' takes no images.*do: 'tiny'") as refused:
+                system.asker.chat.completions.create(model=name, messages=shown(png()), **GREEDY)
+            assert (refused.value.code, refused.value.param) == ("unsupported_value", "messages[0].content[0]")
+            assert said(system.asker.chat.completions.create(model=name, messages=shown(), **GREEDY))
