@@ -320,18 +320,19 @@ class Vllm:
         assert task is not None
         try:
             try:
-                await self._stream(task, request, OutputReader(request, resends=True), params, name, rank)
+                await self._stream(task, request, params, name, rank)
             except ImagesLost:
-                await self._stream(task, request, OutputReader(request), params, f"{name}-again", rank)
+                await self._stream(task, request, params, f"{name}-again", rank, whole=True)
         except Exception as error:  # whatever it is, it is this request's answer
             if (sink_left := self._open.pop(task, None)) is not None:
                 sink_left.fail(self._told(error))
 
     async def _stream(
-        self, task: asyncio.Task[None], request: PreprocessedRequest, reader: OutputReader, params: Any, name: str,
-        rank: int | None,
+        self, task: asyncio.Task[None], request: PreprocessedRequest, params: Any, name: str, rank: int | None, *,
+        whole: bool = False,
     ) -> None:  # fmt: skip
-        outputs = self._llm.generate(await self._prompt(request), params, name, data_parallel_rank=rank)
+        reader, prompt = OutputReader(request, resends=not whole), await self._prompt(request, whole)
+        outputs = self._llm.generate(prompt, params, name, data_parallel_rank=rank)
         async for output in outputs:
             piece = reader.read(output)
             sink = self._open[task]
@@ -344,10 +345,10 @@ class Vllm:
                 extras = piece.ending if piece.ids else {**(piece.extras or {}), **(piece.ending or {})} or None
                 sink.finish(piece.finish, extras)
 
-    async def _prompt(self, request: PreprocessedRequest) -> Any:
+    async def _prompt(self, request: PreprocessedRequest, whole: bool) -> Any:
         prompt: Any = {"type": "token", "prompt_token_ids": request.token_ids}
         if request.images:
-            prompt = await self._image_prompts.rendered(self._llm, request)
+            prompt = await self._image_prompts.rendered(self._llm, request, whole=whole)
         if (salt := salt_of(request)) is not None:
             prompt["cache_salt"] = salt
         return prompt

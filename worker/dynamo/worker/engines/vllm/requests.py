@@ -137,7 +137,7 @@ def _token_id(text: str) -> int:
 
 
 class ImagesLost(EngineError):  # noqa: N818 - what it is, not that it is one
-    """Error: vLLM's core lacks images that its client took for sent, and so sent by name; sent anew they are there.
+    """Error: vLLM's core lacks images that its client took for sent, and so sent by name: they must be sent whole.
 
     Client and core keep one cache each. They differ once a request that was prepared never reached the core: it was
     cancelled meanwhile, or refused.
