@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 from collections.abc import Iterator
 from random import Random
@@ -29,7 +30,7 @@ from dynamo.runtime.errors import InvalidArgument
 COUNTED: Final = ("qwen2_vl", "llava")
 """Families whose images frontends count by themselves."""
 TEXT: Final = PROMPT * 3
-SIZES: Final = ((100, 80), (1, 1), (3, 2), (500, 40), (1000, 700))
+SIZES: Final = ((100, 80), (1, 1), (3, 2), (500, 40), (500, 12), (1000, 700))
 
 
 @pytest.fixture(scope="module", params=list(FAMILIES))
@@ -216,6 +217,27 @@ def test_an_abort_ends_a_request_with_an_image(run: Run) -> None:
                 request, stop_conditions=msgspec.structs.replace(request.stop_conditions, max_tokens=8)
             )
             assert (await answered(rig, short)).produced == list((await directly(rig, short)).outputs[0].token_ids)
+
+    run(body)
+
+
+def test_aborts_cost_other_requests_nothing(run: Run) -> None:
+    """Images that vLLM prepared for requests which left are sent to its core for those that came with them."""
+
+    async def body(rig: Rig) -> None:
+        random, asks = Random(3), [await asked(rig, drawn(60 + 10 * seed, 80, 100 + seed)) for seed in range(12)]
+        waited: list[tuple[int, Recorder]] = []
+        for _ in range(60):
+            number, sink = random.randrange(len(asks)), Recorder()
+            abort = rig.engine.submit(asks[number], sink)
+            if random.random() < 0.4:
+                await asyncio.sleep(random.random() / 100)
+                abort()
+            else:
+                waited.append((number, sink))
+        assert {str(await sink.end()) for _, sink in waited} == {LENGTH}
+        answers = {(number, tuple(sink.produced)) for number, sink in waited}
+        assert len(answers) == len({number for number, _ in waited}) > 8
 
     run(body)
 
