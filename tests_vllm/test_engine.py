@@ -84,6 +84,7 @@ def test_what_it_knows_of_itself(run: Any) -> None:
         assert facts.context_length == 1024
         assert (facts.max_num_seqs, facts.max_num_batched_tokens, facts.data_parallel_size) == (16, 128, 1)
         assert facts.kv_events
+        assert facts.images is None
         assert facts.kv_cache_block_size
         assert facts.total_kv_blocks
         assert isinstance(rig.engine, KvCaching)

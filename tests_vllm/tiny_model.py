@@ -7,6 +7,7 @@ doesn't depend on what was computed beside it.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,31 +32,36 @@ SPECIAL: Final = ["<|endoftext|>", "<|im_start|>", EOS]
 def write(folder: Path) -> Path:
     """Write the model's folder; it is returned."""
     folder.mkdir(parents=True, exist_ok=True)
-    tokenizer = _tokenizer()
-    tokenizer.save(str(folder / "tokenizer.json"))
-    eos = tokenizer.token_to_id(EOS)
+    eos = write_tokenizer(folder, TEMPLATE).token_to_id(EOS)
     assert eos is not None
-    _json(folder / "tokenizer_config.json", {
-        "tokenizer_class": "PreTrainedTokenizerFast", "eos_token": EOS, "pad_token": SPECIAL[0],
-        "model_max_length": CONTEXT, "chat_template": TEMPLATE,
-    })  # fmt: skip
     _json(folder / "config.json", _config(eos))
     _json(folder / "generation_config.json", {"eos_token_id": [eos], "temperature": 0.5, "do_sample": True})
     save_file(_weights(), folder / "model.safetensors", metadata={"format": "pt"})
     return folder
 
 
+def write_tokenizer(folder: Path, template: str, special: Sequence[str] = (), **more: Any) -> Tokenizer:
+    """Write a tokenizer with `special` tokens of a model's own, and what else its configuration has; it is returned."""
+    tokenizer = _tokenizer(special)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    _json(folder / "tokenizer_config.json", {
+        "tokenizer_class": "PreTrainedTokenizerFast", "eos_token": EOS, "pad_token": SPECIAL[0],
+        "model_max_length": CONTEXT, "chat_template": template, **more,
+    })  # fmt: skip
+    return tokenizer
+
+
 def _json(path: Path, content: dict[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=1))
 
 
-def _tokenizer() -> Tokenizer:
+def _tokenizer(special: Sequence[str]) -> Tokenizer:
     """Byte-level BPE, trained on the text of the licence."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY, special_tokens=SPECIAL, show_progress=False,
+        vocab_size=VOCABULARY, special_tokens=[*SPECIAL, *special], show_progress=False,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
     )  # fmt: skip
     text = Path(__file__).parent.parent / "LICENSE"

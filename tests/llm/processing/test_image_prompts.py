@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dynamo.llm.model_card import ImageTraits, ModelCard
-from dynamo.llm.models.image_traits import read_traits
+from dynamo.llm.model_card import CONFIG, FileRef, ImageTraits, ModelCard
+from dynamo.llm.models.image_traits import read_traits, traits_of
 from dynamo.llm.processing.chat_template import ChatTemplate
 from dynamo.llm.processing.image_prompts import tokens_of
 from dynamo.llm.processing.preprocess import Preprocessor
@@ -102,10 +104,14 @@ def test_work_is_bounded_with_images() -> None:
 
 @pytest.mark.parametrize(
     ("width", "height", "tokens"),
-    [(28, 28, 4), (1, 1, 4), (280, 140, 50), (1000, 10, 36), (1120, 896, 1280), (4000, 3000, 1230), (60000, 1, 1280)],
-)
+    [
+        (28, 28, 4), (1, 1, 4), (280, 140, 50), (1000, 10, 20), (1120, 896, 1280), (4000, 3000, 1230), (60000, 1, 490),
+        (727, 11, 17), (1262, 13, 20), (14, 700, 15), (15, 700, 25), (1 << 24, 100, 1280),
+    ],
+)  # fmt: skip
 def test_tokens_of_a_size(width: int, height: int, tokens: int) -> None:
-    """As Qwen2-VL's processor resizes, with its bounds; never more than the bound, however long and thin."""
+    """As Qwen2-VL's processor resizes, with its bounds: a side under half a patch makes it grow. What it doesn't take,
+    since it is too long and thin, has no more than the bound."""
     traits = ImageTraits(patch=28, least_pixels=4 * 784, most_pixels=1280 * 784)
     assert tokens_of(traits, width, height) == tokens
 
@@ -118,7 +124,32 @@ def test_what_configurations_say() -> None:
     assert qwen == ImageTraits(placeholder=7, patch=28, least_pixels=3136, most_pixels=1003520)
     llava = {"model_type": "llava", "image_token_index": 3, "vision_config": {"image_size": 336, "patch_size": 14}}
     assert read_traits(llava, {}) == ImageTraits(placeholder=3, tokens=576)
+    for more in ({"vision_config": {"model_type": "pixtral", "image_size": 1024, "patch_size": 16}},
+                 {"vision_feature_select_strategy": "full"}):  # fmt: skip
+        assert read_traits({**llava, **more}, {}) == ImageTraits(placeholder=3)
     gemma = {"model_type": "gemma3", "boi_token_index": 5, "image_token_index": 6, "vision_config": {}}
     assert read_traits(gemma, {}) == ImageTraits(placeholder=5)
     assert read_traits({"model_type": "qwen3"}, {}) is None
     assert read_traits({"model_type": "qwen2_vl", "image_token_id": "7", "vision_config": []}, {}) is None
+
+
+def test_where_models_say_how_images_are_resized(tmp_path: Path) -> None:
+    """Newer ones in a field of `processor_config.json`, which goes first; what can't be read says nothing."""
+    vision = {"patch_size": 14, "spatial_merge_size": 2}
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"model_type": "qwen2_vl", "image_token_id": 7, "vision_config": vision}))
+    card = ModelCard(name="m", files={CONFIG: FileRef(digest="d", size=1, name="config.json")})
+
+    def most() -> int:
+        traits = traits_of(card, {"d": config})
+        assert traits is not None
+        return traits.most_pixels
+
+    assert most() == 16384 * 28 * 28
+    (tmp_path / "preprocessor_config.json").write_text('{"max_pixels": 50176}')
+    assert most() == 50176
+    processor = tmp_path / "processor_config.json"
+    processor.write_text('{"image_processor": {"size": {"longest_edge": 100352}}}')
+    assert most() == 100352
+    processor.write_text('{"image_processor": []}')
+    assert most() == 50176

@@ -16,6 +16,11 @@ from dynamo.llm.model_card import CONFIG, ImageTraits, ModelCard
 
 PREPROCESSOR: Final = "preprocessor_config.json"
 """The file beside a model's configuration that says how images are resized."""
+PROCESSOR: Final = "processor_config.json"
+"""Where newer models say the same, in a field."""
+_IMAGES: Final = "image_processor"
+_CLIP: Final = "clip_vision_model"
+"""LLaVA 1.5's vision; those of other models called `llava` take images of any size, or count otherwise."""
 _PLACES: Final = ("boi_token_index", "image_token_id", "image_token_index")
 """Fields that name what a template writes for an image; Gemma's templates write the token that begins one."""
 _QWEN: Final = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe")
@@ -29,7 +34,7 @@ def traits_of(card: ModelCard, files: Mapping[str, Path]) -> ImageTraits | None:
     if path is None:
         return None
     config = _object(path)
-    return read_traits(config, _object(path.parent / PREPROCESSOR)) if config else None
+    return read_traits(config, _resizing(path.parent)) if config else None
 
 
 def read_traits(config: Mapping[str, Any], resizing: Mapping[str, Any]) -> ImageTraits | None:
@@ -40,10 +45,25 @@ def read_traits(config: Mapping[str, Any], resizing: Mapping[str, Any]) -> Image
         return None
     if config.get("model_type") in _QWEN:
         return _qwen(placeholder, vision, resizing)
-    if config.get("model_type") == "llava" and (side := _number(vision, "image_size")):
+    if _is_llava(config, vision) and (side := _number(vision, "image_size")):
         across = side // max(1, _number(vision, "patch_size") or 14)
         return ImageTraits(placeholder=placeholder, tokens=max(1, across * across))
     return ImageTraits(placeholder=placeholder)
+
+
+def _resizing(folder: Path) -> Mapping[str, Any]:
+    """Return how images are resized, from the file that goes first where there are both."""
+    own = _object(folder / PROCESSOR).get(_IMAGES)
+    return own if isinstance(own, Mapping) else _object(folder / PREPROCESSOR)
+
+
+def _is_llava(config: Mapping[str, Any], vision: Mapping[str, Any]) -> bool:
+    """Tell whether every image becomes one token for each patch."""
+    return (
+        config.get("model_type") == "llava"
+        and vision.get("model_type", _CLIP) == _CLIP
+        and config.get("vision_feature_select_strategy", "default") == "default"
+    )
 
 
 def _qwen(placeholder: int, vision: Mapping[str, Any], resizing: Mapping[str, Any]) -> ImageTraits:

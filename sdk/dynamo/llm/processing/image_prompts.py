@@ -20,6 +20,8 @@ from dynamo.runtime.errors import InvalidArgument
 
 KINDS: Final = ("image_url", "image")
 """Types of content parts that are images."""
+LONGEST_SHAPE: Final = 200
+"""Widths in a height, or heights in a width, of an image that those processors take."""
 MARKED: Final = 0
 """The token that stands for an image where the model has none for that."""
 
@@ -79,17 +81,19 @@ def placed(images: Sequence[ImageInput], places: Sequence[int], traits: ImageTra
 def tokens_of(traits: ImageTraits, width: int, height: int) -> int:
     """Return how many tokens an image of so many pixels becomes.
 
-    With `patch`: sides are rounded to whole patches, then shrunk or grown until the area is within the bounds, as
-    Qwen2-VL and its successors do. One token for each patch.
+    With `patch`: sides are rounded to whole patches, also to none, then shrunk or grown until the area is within the
+    bounds, as Qwen2-VL's and its successors' processors do. One token for each patch.
     """
     if not (side := traits.patch):
         return traits.tokens
-    across, down = (max(1, round(pixels / side)) for pixels in (width, height))
+    across, down = (round(pixels / side) for pixels in (width, height))
     if across * down * side * side > traits.most_pixels:
         ratio = math.sqrt(width * height / traits.most_pixels)
         across, down = (max(1, math.floor(pixels / ratio / side)) for pixels in (width, height))
     elif across * down * side * side < traits.least_pixels:
         ratio = math.sqrt(traits.least_pixels / (width * height))
         across, down = (math.ceil(pixels * ratio / side) for pixels in (width, height))
-    most = max(1, traits.most_pixels // (side * side))
-    return min(across * down, most)
+    count = max(1, across * down)
+    if max(width, height) <= LONGEST_SHAPE * min(width, height):
+        return count  # a thin one may have more than the bound
+    return min(count, max(1, traits.most_pixels // (side * side)))

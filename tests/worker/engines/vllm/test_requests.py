@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from dynamo.llm.protocols import OutputOptions, PreprocessedRequest, SamplingOptions, StopConditions
-from dynamo.runtime.errors import InvalidArgument
+from dynamo.llm.protocols import ImageInput, OutputOptions, PreprocessedRequest, SamplingOptions, StopConditions
+from dynamo.runtime.errors import EngineError, InvalidArgument
 from dynamo.worker.engines.support.request_checks import room_for
-from dynamo.worker.engines.vllm.requests import constraint, own_defaults, sampling
+from dynamo.worker.engines.vllm.requests import ImagesLost, OutputReader, constraint, own_defaults, sampling
 
 ALWAYS: dict[str, Any] = {
     "max_tokens": 90, "min_tokens": 0, "ignore_eos": True, "stop_token_ids": [7], "logprobs": None,
@@ -92,3 +93,29 @@ def test_constraints(guided: dict[str, Any] | None, fields: dict[str, Any] | Non
 def test_constraints_that_cant_be_meant_are_refused(guided: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidArgument, match=said):
         constraint(request(options={"guided_decoding": guided}))
+
+
+def output(reason: str | None, *ids: int) -> Any:
+    """Return one output of vLLM's, as far as it is read."""
+    made = SimpleNamespace(token_ids=ids, logprobs=None, finish_reason=reason, stop_reason=None)
+    return SimpleNamespace(
+        outputs=[made], num_cached_tokens=None, prompt_token_ids=[1, 2], prompt_logprobs=None, kv_transfer_params=None
+    )
+
+
+@pytest.mark.parametrize(
+    ("images", "resends", "made", "lost"),
+    [(True, True, (), True), (True, False, (), False), (False, True, (), False), (True, True, (5,), False)],
+)
+def test_images_that_the_core_lacks_are_sent_once_more(
+    images: bool, resends: bool, made: tuple[int, ...], lost: bool
+) -> None:
+    """Only before there was an answer, and where there are images; any other failure is the request's."""
+    image = ImageInput(data=b"x", format="png", digest="0" * 32, width=1, height=1)
+    shown = PreprocessedRequest(model="m", token_ids=[1, 2], images=[image] if images else None)
+    reader = OutputReader(shown, resends=resends)
+    if made:
+        reader.read(output(None, *made))
+    error = reader.read(output("error")).error
+    assert isinstance(error, EngineError)
+    assert isinstance(error, ImagesLost) == lost

@@ -51,10 +51,11 @@ from dynamo.worker.engines.vllm.arguments import (
     prepare,
 )
 from dynamo.worker.engines.vllm.embeddings import TASK, dimensions_of, embed
+from dynamo.worker.engines.vllm.figures import figures_into
 from dynamo.worker.engines.vllm.images import ImagePrompts, traits_for
 from dynamo.worker.engines.vllm.node_plan import group_of, plan_node
 from dynamo.worker.engines.vllm.parent_death import kill_tethered, tethering
-from dynamo.worker.engines.vllm.requests import OutputReader, constraint, own_defaults, sampling
+from dynamo.worker.engines.vllm.requests import ImagesLost, OutputReader, constraint, own_defaults, sampling
 from dynamo.worker.engines.vllm.sidecar import SidecarProcess
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ class Vllm:
                 self._llm = AsyncLLM.from_vllm_config(
                     config,
                     usage_context=UsageContext.ENGINE_CONTEXT,
-                    stat_loggers=[_figures_into(self._figures)],
+                    stat_loggers=[figures_into(self._figures)],
                     disable_log_stats=arguments.disable_log_stats,
                 )
         except Exception as error:  # likewise, and of the core in its own process
@@ -317,28 +318,40 @@ class Vllm:
     async def _answer(self, request: PreprocessedRequest, params: Any, name: str, rank: int | None) -> None:
         task = asyncio.current_task()
         assert task is not None
-        reader = OutputReader(request)
         try:
-            prompt: Any = {"type": "token", "prompt_token_ids": request.token_ids}
-            if request.images:
-                prompt = await self._image_prompts.rendered(self._llm, request)
-            if (salt := salt_of(request)) is not None:
-                prompt["cache_salt"] = salt
-            outputs = self._llm.generate(prompt, params, name, data_parallel_rank=rank)
-            async for output in outputs:
-                piece = reader.read(output)
-                sink = self._open[task]
-                if piece.ids:
-                    sink.push(piece.ids, piece.extras)
-                if piece.error is not None:
-                    raise piece.error
-                if piece.finish is not None:
-                    del self._open[task]
-                    extras = piece.ending if piece.ids else {**(piece.extras or {}), **(piece.ending or {})} or None
-                    sink.finish(piece.finish, extras)
+            try:
+                await self._stream(task, request, params, name, rank)
+            except ImagesLost:
+                await self._stream(task, request, params, f"{name}-again", rank, whole=True)
         except Exception as error:  # whatever it is, it is this request's answer
             if (sink_left := self._open.pop(task, None)) is not None:
                 sink_left.fail(self._told(error))
+
+    async def _stream(
+        self, task: asyncio.Task[None], request: PreprocessedRequest, params: Any, name: str, rank: int | None, *,
+        whole: bool = False,
+    ) -> None:  # fmt: skip
+        reader, prompt = OutputReader(request, resends=not whole), await self._prompt(request, whole)
+        outputs = self._llm.generate(prompt, params, name, data_parallel_rank=rank)
+        async for output in outputs:
+            piece = reader.read(output)
+            sink = self._open[task]
+            if piece.ids:
+                sink.push(piece.ids, piece.extras)
+            if piece.error is not None:
+                raise piece.error
+            if piece.finish is not None:
+                del self._open[task]
+                extras = piece.ending if piece.ids else {**(piece.extras or {}), **(piece.ending or {})} or None
+                sink.finish(piece.finish, extras)
+
+    async def _prompt(self, request: PreprocessedRequest, whole: bool) -> Any:
+        prompt: Any = {"type": "token", "prompt_token_ids": request.token_ids}
+        if request.images:
+            prompt = await self._image_prompts.rendered(self._llm, request, whole=whole)
+        if (salt := salt_of(request)) is not None:
+            prompt["cache_salt"] = salt
+        return prompt
 
     def _told(self, error: Exception) -> DynamoException:
         """Return our word for what vLLM raised."""
@@ -373,26 +386,3 @@ def _prepare_handing(environment: MutableMapping[str, str]) -> None:
         environment.setdefault("VLLM_NIXL_SIDE_CHANNEL_HOST", environment["POD_IP"])
     with socket.create_server(("127.0.0.1", 0)) as probe:
         environment.setdefault("VLLM_NIXL_SIDE_CHANNEL_PORT", str(probe.getsockname()[1]))
-
-
-def _figures_into(figures: dict[int, EngineLoad]) -> Any:
-    """Return a factory of vLLM's stat loggers, which keep the newest figures of each rank."""
-    from vllm.v1.metrics.loggers import StatLoggerBase
-
-    class Newest(StatLoggerBase):  # type: ignore[misc] # untyped
-        def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
-            self._rank = engine_index
-            figures[engine_index] = EngineLoad()
-
-        def record(self, scheduler_stats: Any, iteration_stats: Any, *_: Any, **__: Any) -> None:
-            now = figures[self._rank]
-            if scheduler_stats is not None:
-                now.running, now.waiting = scheduler_stats.num_running_reqs, scheduler_stats.num_waiting_reqs
-                now.kv_usage = scheduler_stats.kv_cache_usage
-            if iteration_stats is not None:
-                now.preemptions += iteration_stats.num_preempted_reqs
-
-        def log_engine_initialized(self) -> None:
-            """Say nothing: our own lines do."""
-
-    return Newest

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 from dynamo.llm.model_card import ImageTraits
 from dynamo.llm.models.image_traits import traits_of
 from dynamo.llm.protocols import ImageInput, PreprocessedRequest
-from dynamo.runtime.errors import InvalidArgument
+from dynamo.runtime.errors import EngineError, InvalidArgument
+from dynamo.worker.engines.vllm.requests import ImagesLost
 
 if TYPE_CHECKING:
     from dynamo.llm import LocalModel
@@ -41,8 +42,11 @@ class ImagePrompts:
     def __init__(self) -> None:
         self._places = asyncio.Semaphore(AT_ONCE)
 
-    async def rendered(self, llm: Any, request: PreprocessedRequest) -> Any:
-        """Return vLLM's input for a request; `InvalidArgument` for an image that can't be decoded."""
+    async def rendered(self, llm: Any, request: PreprocessedRequest, *, whole: bool = False) -> Any:
+        """Return vLLM's input for a request; `InvalidArgument` for an image that can't be decoded or resized.
+
+        `whole`: also with the images that vLLM's core is thought to have. Raises `ImagesLost` where it has to be.
+        """
         from vllm.renderers.inputs.preprocess import parse_model_prompt
 
         images = request.images or []
@@ -53,8 +57,20 @@ class ImagePrompts:
                 "multi_modal_data": {_IMAGE: pixels},
                 "multi_modal_uuids": {_IMAGE: names},
             }
-            (made,) = await llm.renderer.render_cmpl_async([parse_model_prompt(llm.model_config, prompt)])
+            try:
+                parsed = parse_model_prompt(llm.model_config, prompt)
+                (made,) = await llm.renderer.render_cmpl_async([parsed], skip_mm_cache=whole)
+            except AssertionError as error:  # of its cache, if another request has found out meanwhile that it is wrong
+                raise (EngineError if whole else ImagesLost)(f"vLLM could not prepare the images: {error}") from error
+            except ValueError as error:
+                raise _reason(error) from error
             return made
+
+
+def _reason(error: ValueError) -> Exception:
+    """Return the processor's own words, where vLLM hides them behind the objects that it was called with."""
+    cause = error.__cause__
+    return error if cause is None else InvalidArgument(f"images: the model's processor can't take them: {cause}"[:500])
 
 
 def decoded(images: Sequence[ImageInput]) -> tuple[list[Any], list[str]]:

@@ -136,6 +136,14 @@ def _token_id(text: str) -> int:
         raise InvalidArgument(f"logit_bias is keyed by token ids, got {text!r}") from error
 
 
+class ImagesLost(EngineError):  # noqa: N818 - what it is, not that it is one
+    """Error: vLLM's core lacks images that its client took for sent, and so sent by name: they must be sent whole.
+
+    Client and core keep one cache each. They differ once a request that was prepared never reached the core: it was
+    cancelled meanwhile, or refused.
+    """
+
+
 class VllmOutput(NamedTuple):
     """Addition of one output, and the end where it is the last."""
 
@@ -147,20 +155,23 @@ class VllmOutput(NamedTuple):
 
 
 class OutputReader:
-    """Reads one request's outputs (vLLM's `RequestOutput`, in deltas) into pieces."""
+    """Reads one request's outputs (vLLM's `RequestOutput`, in deltas) into pieces.
 
-    def __init__(self, request: PreprocessedRequest) -> None:
+    `resends`: where vLLM fails on images before it answers, it is asked once more (`ImagesLost`).
+    """
+
+    def __init__(self, request: PreprocessedRequest, *, resends: bool = False) -> None:
         self._stops = frozenset(request.stop_conditions.stop_token_ids)
         self._logprobs = request.output_options.logprobs
         self._answered = request.answered_tokens if request.images else None
-        self._first = True
+        self._first, self._resends = True, resends and bool(request.images)
 
     def read(self, output: Any) -> VllmOutput:
         """Return what `output` adds."""
         made = output.outputs[0]
         ids = list(made.token_ids)
         extras: dict[str, Any] = self._of_prompt(output) if self._first else {}
-        self._first = False
+        self._first, self._resends = False, self._resends and not ids
         if made.logprobs and self._logprobs is not None:
             extras |= logprobs_of(ids, made.logprobs, self._logprobs)
         finish, ending, error = self._end(made.finish_reason, made.stop_reason)
@@ -189,7 +200,8 @@ class OutputReader:
         if reason == "abort":  # by itself: it was told to go, by a signal to all processes of a terminal
             return None, None, EngineShutdown()
         if reason == "error":
-            return None, None, EngineError("vLLM failed on this request; its own lines say why")
+            kind = ImagesLost if self._resends else EngineError
+            return None, None, kind("vLLM failed on this request; its own lines say why")
         if stop in self._stops:
             return STOP, {STOP_REASON: stop}, None
         return (EOS, None, None) if stop is None or isinstance(stop, int) else (STOP, None, None)
