@@ -232,9 +232,9 @@ $(ALERTS)/.ready:
 	@touch $@
 
 $(CLIENTS)/go/.ready: tests_clients/go/go.mod tests_clients/go/go.sum
-	@echo "Installing modules of Go in $(CLIENTS)/go ..."
+	@echo "Installing modules of Go in $(CLIENTS)/go, and building openai-go (minutes, once) ..."
 	@mkdir -p $(CLIENTS)/go && cd tests_clients/go && GOMODCACHE=$(abspath $(CLIENTS))/go/gomodcache GOCACHE=$(abspath $(CLIENTS))/go/gocache \
-	GOFLAGS=-modcacherw sh -c 'go mod download && go build -o $(abspath $(CLIENTS))/go/bin/oapi-codegen github.com/oapi-codegen/oapi-codegen/v2/cmd/oapi-codegen'
+	GOFLAGS=-modcacherw sh -c 'go mod download && go build -o $(abspath $(CLIENTS))/go/bin/ ./openai github.com/oapi-codegen/oapi-codegen/v2/cmd/oapi-codegen'
 	@touch $@
 
 $(SGLANG_VENV)/.ready: tests_sglang/requirements.txt pyproject.toml
