@@ -17,6 +17,7 @@ DOCS_VENV ?= .venv-docs
 CLIENTS ?= .venv-clients
 ALERTS ?= .venv-alerts
 CLIENTS_READY := $(addprefix $(CLIENTS)/,$(addsuffix /.ready,sdks aider generators lmeval node go))
+LARGE_CLIENTS_READY := $(addprefix $(CLIENTS)/,$(addsuffix /.ready,vllm guidellm openwebui aiperf))
 # The theme draws diagrams with mermaid 11; the site carries it, so that a page asks no foreign host.
 MERMAID := 11.16.0
 # Looks for what keeps people with screen readers out of the console.
@@ -73,10 +74,16 @@ test-sglang: $(SGLANG_VENV)/.ready ## SGLang for real, on a CPU, in an environme
 	$(if $(ARGS),run $(ARGS),run tests_sglang && run tests/worker/test_engine_contract.py -k "not $(SGLANG_STOPS)" \
 	&& run tests/worker/test_engine_contract.py -k "$(SGLANG_STOPS)" && run tests/worker/test_embedding_engines.py -k sglang)
 
+CLIENT_TESTS = PATH="$(abspath $(BIN)):$$PATH" PYTHONPATH=. CLIENTS=$(abspath $(CLIENTS)) \
+	$(BIN)/python -m pytest -c tests_clients/pytest.ini --rootdir tests_clients -n0
+
 .PHONY: test-clients
 test-clients: $(VENV)/.dev $(CLIENTS_READY) ## SDKs, coding agents and programs of others, unchanged (4.1 GB, installed once; needs Go)
-	@PATH="$(abspath $(BIN)):$$PATH" PYTHONPATH=. CLIENTS=$(abspath $(CLIENTS)) \
-	$(BIN)/python -m pytest -c tests_clients/pytest.ini --rootdir tests_clients -n0 $(or $(ARGS),tests_clients)
+	@$(CLIENT_TESTS) $(or $(ARGS),tests_clients --ignore=tests_clients/large)
+
+.PHONY: test-clients-large
+test-clients-large: $(VENV)/.dev $(LARGE_CLIENTS_READY) ## aiperf, guidellm, `vllm bench serve`, Open WebUI, unchanged (Linux on x86-64; 8.7 GB, installed once; needs Chromium)
+	@$(CLIENT_TESTS) $(or $(ARGS),tests_clients/large)
 
 # SGLang ends every process that its own has started when it stops: a second engine there would end the first.
 SGLANG_STOPS := (stop_ends or draining)
