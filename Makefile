@@ -216,10 +216,17 @@ $(GPU_VENV)/.ready: pyproject.toml
 	@$(GPU_VENV)/bin/python -m pip install --disable-pip-version-check --quiet vllm==0.32.0 -e '.[vllm]' \
 	hypothesis pytest pytest-timeout trustme && touch $@
 
+define CLIENT_ENVIRONMENT
+@echo "Making a Python environment in $(CLIENTS)/$* ..."
+@$(PIP) --quiet uv && mkdir -p $(CLIENTS) && $(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python $(CLIENTS)/$*
+@$(BIN)/uv pip install --quiet --no-deps --python $(CLIENTS)/$*/bin/python -r $< && touch $@
+endef
+
 $(CLIENTS)/%/.ready: tests_clients/locks/%.txt | $(VENV)/.dev
-	@echo "Making a Python environment in $(CLIENTS)/$* ..."
-	@$(PIP) --quiet uv && mkdir -p $(CLIENTS) && $(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python $(CLIENTS)/$*
-	@$(BIN)/uv pip install --quiet --no-deps --python $(CLIENTS)/$*/bin/python -r $< && touch $@
+	$(CLIENT_ENVIRONMENT)
+
+$(CLIENTS)/%/.ready: tests_clients/large/locks/%.txt | $(VENV)/.dev
+	$(CLIENT_ENVIRONMENT)
 
 # Not `npm ci`: it ends where a client's optional builds for other systems aren't in the lock.
 $(CLIENTS)/node/.ready: tests_clients/node/package.json tests_clients/node/package-lock.json | $(VENV)/.dev
