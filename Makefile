@@ -17,6 +17,7 @@ DOCS_VENV ?= .venv-docs
 CLIENTS ?= .venv-clients
 ALERTS ?= .venv-alerts
 CLIENTS_READY := $(addprefix $(CLIENTS)/,$(addsuffix /.ready,sdks aider generators lmeval node go))
+LARGE_CLIENTS_READY := $(addprefix $(CLIENTS)/,$(addsuffix /.ready,vllm guidellm openwebui aiperf))
 # The theme draws diagrams with mermaid 11; the site carries it, so that a page asks no foreign host.
 MERMAID := 11.16.0
 # Looks for what keeps people with screen readers out of the console.
@@ -73,10 +74,16 @@ test-sglang: $(SGLANG_VENV)/.ready ## SGLang for real, on a CPU, in an environme
 	$(if $(ARGS),run $(ARGS),run tests_sglang && run tests/worker/test_engine_contract.py -k "not $(SGLANG_STOPS)" \
 	&& run tests/worker/test_engine_contract.py -k "$(SGLANG_STOPS)" && run tests/worker/test_embedding_engines.py -k sglang)
 
+CLIENT_TESTS = PATH="$(abspath $(BIN)):$$PATH" PYTHONPATH=. CLIENTS=$(abspath $(CLIENTS)) \
+	$(BIN)/python -m pytest -c tests_clients/pytest.ini --rootdir tests_clients -n0
+
 .PHONY: test-clients
 test-clients: $(VENV)/.dev $(CLIENTS_READY) ## SDKs, coding agents and programs of others, unchanged (4.1 GB, installed once; needs Go)
-	@PATH="$(abspath $(BIN)):$$PATH" PYTHONPATH=. CLIENTS=$(abspath $(CLIENTS)) \
-	$(BIN)/python -m pytest -c tests_clients/pytest.ini --rootdir tests_clients -n0 $(or $(ARGS),tests_clients)
+	@$(CLIENT_TESTS) $(or $(ARGS),tests_clients --ignore=tests_clients/large)
+
+.PHONY: test-clients-large
+test-clients-large: $(VENV)/.dev $(LARGE_CLIENTS_READY) ## aiperf, guidellm, `vllm bench serve`, Open WebUI, unchanged (Linux on x86-64; 8.7 GB, installed once; needs Chromium)
+	@$(CLIENT_TESTS) $(or $(ARGS),tests_clients/large)
 
 # SGLang ends every process that its own has started when it stops: a second engine there would end the first.
 SGLANG_STOPS := (stop_ends or draining)
@@ -209,10 +216,17 @@ $(GPU_VENV)/.ready: pyproject.toml
 	@$(GPU_VENV)/bin/python -m pip install --disable-pip-version-check --quiet vllm==0.32.0 -e '.[vllm]' \
 	hypothesis pytest pytest-timeout trustme && touch $@
 
+define CLIENT_ENVIRONMENT
+@echo "Making a Python environment in $(CLIENTS)/$* ..."
+@$(PIP) --quiet uv && mkdir -p $(CLIENTS) && $(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python $(CLIENTS)/$*
+@$(BIN)/uv pip install --quiet --no-deps --python $(CLIENTS)/$*/bin/python -r $< && touch $@
+endef
+
 $(CLIENTS)/%/.ready: tests_clients/locks/%.txt | $(VENV)/.dev
-	@echo "Making a Python environment in $(CLIENTS)/$* ..."
-	@$(PIP) --quiet uv && mkdir -p $(CLIENTS) && $(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python $(CLIENTS)/$*
-	@$(BIN)/uv pip install --quiet --no-deps --python $(CLIENTS)/$*/bin/python -r $< && touch $@
+	$(CLIENT_ENVIRONMENT)
+
+$(CLIENTS)/%/.ready: tests_clients/large/locks/%.txt | $(VENV)/.dev
+	$(CLIENT_ENVIRONMENT)
 
 # Not `npm ci`: it ends where a client's optional builds for other systems aren't in the lock.
 $(CLIENTS)/node/.ready: tests_clients/node/package.json tests_clients/node/package-lock.json | $(VENV)/.dev
@@ -232,9 +246,9 @@ $(ALERTS)/.ready:
 	@touch $@
 
 $(CLIENTS)/go/.ready: tests_clients/go/go.mod tests_clients/go/go.sum
-	@echo "Installing modules of Go in $(CLIENTS)/go ..."
+	@echo "Installing modules of Go in $(CLIENTS)/go, and building openai-go (minutes, once) ..."
 	@mkdir -p $(CLIENTS)/go && cd tests_clients/go && GOMODCACHE=$(abspath $(CLIENTS))/go/gomodcache GOCACHE=$(abspath $(CLIENTS))/go/gocache \
-	GOFLAGS=-modcacherw sh -c 'go mod download && go build -o $(abspath $(CLIENTS))/go/bin/oapi-codegen github.com/oapi-codegen/oapi-codegen/v2/cmd/oapi-codegen'
+	GOFLAGS=-modcacherw sh -c 'go mod download && go build -o $(abspath $(CLIENTS))/go/bin/ ./openai github.com/oapi-codegen/oapi-codegen/v2/cmd/oapi-codegen'
 	@touch $@
 
 $(SGLANG_VENV)/.ready: tests_sglang/requirements.txt pyproject.toml

@@ -17,7 +17,7 @@ def test_versions_of_clients() -> None:
     rows = re.findall(r"^\| `([^`]+)`(?: \((\w+)\))? \| (\S+) \|", page, re.MULTILINE)
     pinned: dict[str, set[str]] = {}
     wanted = set()
-    for lock in (LANE / "locks").glob("*.txt"):
+    for lock in LANE.rglob("locks/*.txt"):
         lines = lock.read_text().splitlines()
         for name, version in (line.split(" ")[0].split("==") for line in lines if "==" in line):
             pinned.setdefault(name, set()).add(version)

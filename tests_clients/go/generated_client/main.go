@@ -97,7 +97,7 @@ func main() {
 	ctx := context.Background()
 	server := must(api.NewClientWithResponses(os.Getenv("SERVER")))
 	embedder := must(api.NewClientWithResponses(os.Getenv("EMBEDDER")))
-	models := must(server.ListModelsWithResponse(ctx))
+	models := must(server.ListModelsWithResponse(ctx, nil))
 	check(models.JSON200 != nil && models.JSON200.Data[0].Id == "demo", models.Status())
 	chat(ctx, server)
 	stream(ctx, server)
