@@ -46,7 +46,7 @@ def readiness(pool: ModelPool, name: str) -> tuple[int, dict[str, Any]]:
             kinds = namespaces.setdefault(key.path.namespace, {"ready": False, "worker_types": {}})
             kinds["ready"] = kinds["ready"] or models.served
             count = kinds["worker_types"].setdefault("aggregated", {"workers": 0, "needs": []})
-            count["workers"] += 1
+            count["workers"] += key in models.routable
     for about in namespaces.values():
         about |= {"present": [*about["worker_types"]], "missing_worker_types": []}
     ready = any(models.served for models in own)

@@ -345,3 +345,10 @@ def test_a_missing_engine_comes_before_a_download(
     assert run(["in=stdin", "out=sglang", "org/name"]) == 1
     told = capsys.readouterr().err
     assert "engine sglang is not installed, so nothing of org/name was downloaded" in told
+
+
+@pytest.mark.parametrize(("way", "clipped"), [("in=http", 0), ("in=text", 8192)])
+def test_totals_that_are_cut(way: str, clipped: int) -> None:
+    """The chat at a terminal asks for more than there may be room for; what others ask for is refused, not cut."""
+    asked = understood(f"{way} out=echo_core")
+    assert frontend_settings(asked.roles, asked.settings).clipped_tokens == clipped

@@ -201,7 +201,7 @@ MISTAKES: Final[list[tuple[dict[str, Any], str]]] = [
     ({"stop_sequences": [""]}, "stop_sequences"),
     ({"temperature": 1.5}, "temperature"),
     ({"top_k": -1}, "top_k"),
-    ({"messages": [{"role": "user", "content": "x" * 200_000}]}, "This model's maximum context length"),
+    ({"messages": [{"role": "user", "content": "x" * 200_000}]}, "prompt is too long: 200006 tokens > 100000 maximum"),
 ]
 
 

@@ -102,6 +102,7 @@ BROKEN = [
     ("qwen3_coder", f"{_BEGIN}<parameter=city>Par</function></tool_call>", [call("get_weather", '{"city": "Par')]),
     ("qwen3_coder", f"{_BEGIN}<parameter=city>Paris</parameter>", [PARIS]),
     ("qwen3_coder", f"{_BEGIN}<parameter=city>Paris</parameter></tool_call>", [PARIS]),
+    ("qwen3_coder", f"{_BEGIN}<parameter=city>Paris</parameter>\n</function>\n</tool_c", [PARIS]),
     ("qwen3_coder", f"{_BEGIN}<parameter=city>Paris</parameter>?{_END}",
      [call("get_weather", '{"city": "Paris</parameter>?')]),
     ("qwen3_coder", CODER.replace(_END, _END.replace("</tool", "and so on</tool")) + ".",

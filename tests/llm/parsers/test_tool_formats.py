@@ -173,6 +173,7 @@ CASES: list[tuple[str, str, list[Any]]] = [
 
 BROKEN = [
     ("hermes", '<tool_call>{"name": "f", "arguments": {"a": 1}</tool_call>.', [call("f", '{"a": 1}'), Content(".")]),
+    ("hermes", '<tool_call>{"name": "f", "arguments": {"a": 1}}\n</tool_c', [call("f", '{"a": 1}')]),
     ("hermes", '<tool_call>{"name": "f", "arguments": {"a": NaN}}</tool_call>', [call("f", '{"a": NaN}')]),
     ("hermes", '<tool_call>{"name": "get_weather", "arguments": {"city": "Par', [call("get_weather", '{"city": "Par')]),
     ("hermes", '<tool_call>{"name": "f", "arguments": {"city": "Par\n  </tool_call>.',

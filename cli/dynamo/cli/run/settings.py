@@ -186,7 +186,7 @@ def frontend_settings(
         endpoint=str(roles.path) if roles.output == DYN and roles.path else "",
         shutdown_delay_secs=0.0,
         graceful_shutdown_timeout_secs=5.0,
-        clipped_tokens=MAX_COMPLETION_TOKENS,
+        clipped_tokens=0 if roles.input in ("http", "grpc") else MAX_COMPLETION_TOKENS,
         request_defaults=RequestDefaults(**template) if template else None,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 import msgspec
@@ -22,6 +23,11 @@ _TYPES: Final = {
 }  # fmt: skip
 
 
+_TOO_LONG: Final = re.compile(
+    r"This model's maximum context length is (\d+) tokens, but the prompt has (.*?\d+) tokens"
+)
+
+
 class MessagesError(ApiError):
     """An answer that is an error, in the shape of the Messages API."""
 
@@ -34,7 +40,12 @@ class MessagesError(ApiError):
         if isinstance(error, cls):
             return error
         made = cls(
-            error.status, error.message, code=error.code, kind=error.kind, param=error.param, headers=error.headers
+            error.status,
+            _in_their_words(error),
+            code=error.code,
+            kind=error.kind,
+            param=error.param,
+            headers=error.headers,
         )
         made.request_id = request_id
         return made
@@ -49,6 +60,13 @@ class MessagesError(ApiError):
 
     def body(self) -> bytes:
         return msgspec.json.encode(self.told())
+
+
+def _in_their_words(error: ApiError) -> str:
+    """Return an error's message; agents know by Anthropic's own that they must shorten a conversation."""
+    if error.code == "context_length_exceeded" and (match := _TOO_LONG.match(error.message)):
+        return f"prompt is too long: {match[2]} tokens > {match[1]} maximum"
+    return error.message
 
 
 def is_theirs(scope: Scope) -> bool:

@@ -114,7 +114,7 @@ class CallStream:
     def finish(self) -> list[Event]:
         """Return the rest of a block in which a call has begun."""
         rest = self._held[self._at :] + "".join(self._stuck or ())
-        if self._scan is not None or self._form.tail.fullmatch(plain := rest.removesuffix(self._form.closer)):
+        if self._scan is not None or self._form.tail.fullmatch(plain := without_end(rest, self._form.closer)):
             return []
         listed = plain.strip().lstrip(",;").removesuffix("]")
         calls = calls_of(f"[{listed}]")
@@ -146,6 +146,14 @@ class CallStream:
         inner = self._said and self._inner
         self._scan, self._said = ObjectScan(self._form.closer, depth=1) if inner else None, False
         return True
+
+
+def without_end(text: str, closer: str) -> str:
+    """Return a text without the closer at its end, or what an answer that was cut has of it."""
+    for length in range(min(len(closer), len(text)), 0, -1):
+        if text.endswith(closer[:length]):
+            return text[:-length]
+    return text
 
 
 def _name(quoted: str | None, plain: str | None) -> str:

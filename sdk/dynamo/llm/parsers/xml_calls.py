@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
-from dynamo.llm.parsers.call_streams import LONGEST_HEAD
+from dynamo.llm.parsers.call_streams import LONGEST_HEAD, without_end
 from dynamo.llm.parsers.events import Call, CallStart, CallText, Content, Event, Tools
 from dynamo.llm.parsers.json_calls import Read, dumps, in_turn, loads, writable
 from dynamo.llm.parsers.markers import LONGEST_SPACE, Markers, behind_space, leads
@@ -166,11 +166,11 @@ class TagStream:
         form, rest, self._events = self._form, self._held[self._at :], []
         if self._state in (TagStream._head, TagStream._behind):
             rest = "".join(self._rest) + rest
-            return [Content(rest)] if rest.strip().removesuffix(form.closer).strip() else []
+            return [Content(rest)] if without_end(rest.strip(), form.closer).strip() else []
         if self._state == TagStream._value and rest.lstrip(form.gap).startswith(form.value_end):
             self._end_value(rest[: rest.index(form.value_end)])
             self._state, rest = TagStream._argument, rest[rest.index(form.value_end) + len(form.value_end) :]
-        if self._state == TagStream._argument and not rest.removesuffix(form.closer).strip():
+        if self._state == TagStream._argument and not without_end(rest, form.closer).strip():
             self._end_call()
         return self._events
 

@@ -31,6 +31,11 @@ DEFAULT_TEMPLATE: Final = (
     "{% if add_generation_prompt %}Assistant:{% endif %}"
 )
 """For base models, which bring none."""
+SWITCHED_TEMPLATE: Final = DEFAULT_TEMPLATE.replace(
+    "Assistant:",
+    "Assistant:{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% endif %}",
+)
+"""For models of bytes, which have no weights: thinking is switched off as in Qwen3's template."""
 
 LONGEST_SOURCE: Final = 1 << 16
 """Characters of all templates of a model together; the longest known one has 20,000."""
@@ -81,7 +86,9 @@ class ChatTemplate:
         *,
         named: Mapping[str, str] | None = None,
         special_tokens: Mapping[str, str] | None = None,
+        plain: str = DEFAULT_TEMPLATE,
     ) -> None:
+        """Compile the templates; `plain` stands in where there is no `source`."""
         sources = [source or "", *(named or {}).values()]
         if len(sources) > MOST_TEMPLATES or sum(map(len, sources)) > LONGEST_SOURCE:
             raise InvalidArgument(
@@ -92,7 +99,7 @@ class ChatTemplate:
         """The model's own; None where it has none, or several by name."""
         environment = _environment()
         self._special = dict(special_tokens or {})
-        self._default = _compile(environment, source if source is not None else DEFAULT_TEMPLATE)
+        self._default = _compile(environment, source if source is not None else plain)
         self._named = {name: _compile(environment, text) for name, text in (named or {}).items()}
         self._asks_for_none = any(map(_NONE.search, sources))
         self._knows_tools = self._asks_for_none or any(_TOOL in text for text in sources)

@@ -15,7 +15,13 @@ import msgspec
 
 from dynamo.llm.model_card import ModelCard
 from dynamo.llm.processing import request_options as options
-from dynamo.llm.processing.chat_template import ChatTemplate, continued, flatten_message
+from dynamo.llm.processing.chat_template import (
+    DEFAULT_TEMPLATE,
+    SWITCHED_TEMPLATE,
+    ChatTemplate,
+    continued,
+    flatten_message,
+)
 from dynamo.llm.processing.image_prompts import ImageMark, placed
 from dynamo.llm.processing.infill import infilled
 from dynamo.llm.processing.template_files import load_template
@@ -73,7 +79,8 @@ class Preprocessor:
     def __init__(self, card: ModelCard, tokenizer: Tokenizer, template: ChatTemplate | None = None) -> None:
         self.card = card
         self.tokenizer = tokenizer
-        self._template = template or ChatTemplate(special_tokens=card.special_tokens)
+        plain = SWITCHED_TEMPLATE if card.tokenizer == "bytes" else DEFAULT_TEMPLATE
+        self._template = template or ChatTemplate(special_tokens=card.special_tokens, plain=plain)
         self._digest = card.digest
 
     @classmethod

@@ -55,6 +55,8 @@ def truncated(ids: list[int], most: int, context: int | None, wanted: int) -> li
         if context is None:
             return ids
         most = max(1, context - wanted)
+    elif context is not None and most > context:
+        raise InvalidArgument(f"truncate_prompt_tokens is {most}, but the model's context holds {context} tokens")
     return ids[-most:] if most else []
 
 

@@ -183,6 +183,17 @@ def test_calls_and_thoughts_that_the_model_decides_on(client: openai.OpenAI) -> 
     assert "quick brown fox" in (after.content or "")
 
 
+def test_thoughts_and_what_stands_behind_them(client: openai.OpenAI) -> None:
+    """The answer begins behind the thought; a client can switch the thought off."""
+    thinks = client.chat.completions.create(model="thinker", messages=ASK, max_tokens=150).choices[0].message
+    assert thinks.reasoning_content  # type: ignore[attr-defined]
+    assert (thinks.content or "").strip().startswith("The quick brown fox")
+    for switch in ({"reasoning_effort": "none"}, {"extra_body": {"chat_template_kwargs": {"enable_thinking": False}}}):
+        plain = client.chat.completions.create(model="thinker", messages=ASK, max_tokens=150, **switch)  # type: ignore[call-overload]
+        assert not getattr(plain.choices[0].message, "reasoning_content", None)
+        assert plain.choices[0].message.content.strip().startswith("The quick brown fox")
+
+
 def test_functions_as_they_were_before_tools(client: openai.OpenAI) -> None:
     """Asked by `functions`, a call comes as `function_call`, and goes back so with the function's answer."""
     asked: Any = {"model": "thinker", "messages": CALLS, "functions": [tool["function"] for tool in TOOLS]}
@@ -323,6 +334,12 @@ def test_a_prompt_is_cut_at_its_beginning(client: openai.OpenAI) -> None:
     )
     assert chat.usage is not None
     assert chat.usage.prompt_tokens == 5
+
+
+def test_more_than_a_context_is_kept_of_no_prompt(client: openai.OpenAI) -> None:
+    """As vLLM refuses it."""
+    with pytest.raises(openai.BadRequestError, match="context holds 8192"):
+        client.completions.create(model="m", prompt="a", max_tokens=1, extra_body={"truncate_prompt_tokens": 8193})
 
 
 def test_a_salt_keeps_caches_apart(client: openai.OpenAI) -> None:

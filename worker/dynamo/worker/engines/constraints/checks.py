@@ -41,6 +41,13 @@ _LARGEST: Final = 10**15 - 1
 """Every reader of JSON holds integers up to it exactly."""
 OPTIONS: Final = "x-guidance"
 """Where llguidance looks in a schema for what it says of JSON's form."""
+_DAY: Final = (
+    r"(?:[1-9][0-9]{3}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)"
+    r"|02-(?:0[1-9]|1[0-9]|2[0-8]))|(?:[1-9][0-9](?:0[48]|[2468][048]|[13579][26])|2000|2400)-02-29)"
+)
+_TIME: Final = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,6})?(?:Z|[+-](?:0[0-9]|1[0-4]):[0-5][0-9])"
+_MOMENTS: Final = {"date": f"^{_DAY}$", "time": f"^{_TIME}$", "date-time": f"^{_DAY}T{_TIME}$"}
+"""Formats whose own expressions in llguidance allow what is no day, or a second that hardly any minute has."""
 _COUNTS: Final = {
     "minItems": 10_000, "maxItems": 10_000, "minProperties": 10_000, "maxProperties": 10_000,
     "minContains": 10_000, "maxContains": 10_000, "minLength": 1_000_000, "maxLength": 1_000_000,
@@ -153,6 +160,9 @@ def _with_ends(part: Any) -> Any:
     if not isinstance(part, dict):
         return part
     made = {name: inner if name in _VALUES else _with_ends(inner) for name, inner in part.items()}
+    if made.get("type") == "string" and "pattern" not in made and (moment := _MOMENTS.get(str(made.get("format")))):
+        made["pattern"] = moment
+        del made["format"]
     if made.get("type") == "integer" and _LIMITS.isdisjoint(made):
         made |= {"minimum": -_LARGEST, "maximum": _LARGEST}
     return made

@@ -25,6 +25,8 @@ _PLAIN: Final = frozenset(range(0x20, 0x7F)) - frozenset(b'"\\')
 _MARKS: Final = ((ord("}"), 0.95), (ord("]"), 0.5), (ord(","), 0.5))
 """What ends a part of an answer, and its chance: few objects get more properties than they need."""
 _OTHERS: Final = 0.15
+_JOINS: Final = b"@:/.-"
+"""What a text of a format may need before it can end, in the order of need."""
 _WORD: Final = frozenset((string.ascii_letters + string.digits).encode())
 _SOON: Final = 256
 """Bytes after which everything that may end does; half of what there is room for, where that is less."""
@@ -82,7 +84,10 @@ def _in_text(known: frozenset[int], out: bytearray, draw: random.Random, closes:
     quote, empty = ord('"') in known and kind != "regex", out[-1:] == b'"'
     if quote and draw.random() < (closes / 8 if empty else closes):
         return ord('"')
-    if quote or kind == "json":
+    if not quote and kind == "json":  # it must go on, as an address up to its sign does
+        joins = [mark for mark in _JOINS if mark in known]
+        return joins[0] if joins and draw.random() < closes else draw.choice(_LETTERS)
+    if quote:
         return ord(" ") if ord(" ") in known and not empty and draw.random() < _OTHERS else draw.choice(_LETTERS)
     ends = sorted(known & _PLAIN - _WORD)  # a text that isn't in quotes ends with what is no word
     if ends and draw.random() < closes / 2:

@@ -75,6 +75,8 @@ class AnswerWriter:
             if request.images:
                 text, position = [*self._tokenizer.encode(description(request.images), add_special=False), *text], 0
             marks = None if self._only(request) else self._marks(thought, wanted)
+            if marks and self._arguments.reasoning is None:
+                position -= len(marks)  # the answer begins behind the thought
         if self._first_only:
             wanted, end = given + 1, LENGTH
         return TextAnswer(
