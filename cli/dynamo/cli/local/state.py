@@ -44,6 +44,8 @@ class PartState(msgspec.Struct):
     ports: dict[str, int] = {}
     ended: str = ""
     """Why the process before this one ended, where there was one."""
+    instance: str = ""
+    """By which frontends know it, where it is a worker."""
 
 
 class RunState(msgspec.Struct):
