@@ -21,7 +21,10 @@ from urllib.parse import urlsplit
 from dynamo.cli.diagnosis.machine import preflight
 from dynamo.cli.local import infra_servers, next_steps
 from dynamo.cli.local.display import Display
-from dynamo.cli.local.facts.machine import engines, models, who_listens
+from dynamo.cli.local.facts.environment import notes
+from dynamo.cli.local.facts.fields import fields
+from dynamo.cli.local.facts.machine import engines, who_listens
+from dynamo.cli.local.facts.models import models
 from dynamo.cli.local.infra_servers import without_password
 from dynamo.cli.local.infrastructure import Footing, UpError, assign_ports, demand_port, find_footing
 from dynamo.cli.local.log_files import LogFile, Repeats, Severity
@@ -41,10 +44,13 @@ from dynamo.cli.local.state import (
     NODE,
     RUN_VARIABLE,
     WORKER,
+    Ending,
     HeldError,
     PartState,
     PipelineState,
     RunState,
+    is_running,
+    write_ending,
 )
 from dynamo.cli.local.supervisor import Part, Probe, Supervisor
 from dynamo.cli.local.verdicts import Seen, can_serve, hopeless, should_greet
@@ -98,6 +104,7 @@ class FileRun:
         self._exit_code = 0
         self._write_due = False
         self._repeats = Repeats()
+        self._held: set[str] = set()
         self._reasons: dict[str, str] = {}
         """Of the parts that ended the run, by their labels."""
         self._footing: Footing
@@ -107,7 +114,11 @@ class FileRun:
         with self._signals_handled(), contextlib.ExitStack() as held:
             try:
                 return await self._run(held)
+            except UpError as error:
+                self._reasons = {"": str(error)}
+                raise
             finally:
+                self._keep_ending()
                 self._display.close()
 
     async def _run(self, held: contextlib.ExitStack) -> int:
@@ -135,12 +146,15 @@ class FileRun:
         for pipeline in self._wanted:
             drafted = plan(pipeline, Environment(("",), "", local=True))
             problems += local_problems(pipeline, drafted, self._options.environment)
-        problems += preflight(engines(self._wanted), models(self._wanted, self._options.file.resolve().parent))
+        folder = self._options.file.resolve().parent
+        here = models(self._wanted, folder, self._options.environment)
+        problems += preflight(engines(self._wanted), here, fields(self._wanted))
         if len({p.name for p in self._wanted}) < len(self._wanted):
             problems.append("metadata.name: two pipelines have one name, and there are no Kubernetes namespaces here")
         if problems:
             raise UpError("\n".join(f"{self._options.file}: {problem}" for problem in problems))
-        for note in (note for pipeline in self._wanted for note in local_notes(pipeline)):
+        ours = (note for pipeline in self._wanted for note in local_notes(pipeline))
+        for note in (*ours, *notes(self._options.environment)):
             self._display.say(f"note: {note}")
 
     def _ports(self) -> list[tuple[int, ...]]:
@@ -165,6 +179,7 @@ class FileRun:
                 f"can't write the state of {name} to {error.filename}: {error.strerror}. "
                 "Set XDG_STATE_HOME to a folder that you may write to"
             ) from None
+        self._held.add(name)
         try:
             yield state
         finally:
@@ -309,6 +324,13 @@ class FileRun:
                 self._display.say(f"stopping: waiting for {names} (Ctrl-C again ends everything now)")
                 await self._supervisor.stop(ending)
 
+    def _keep_ending(self) -> None:
+        """Keep why it ended for `dynamo doctor NAME`; what another `dynamo up` runs is its own to tell."""
+        for name in (pipeline.name for pipeline in self._wanted):
+            folder = self._options.home / name
+            if name in self._held or not is_running(folder):
+                write_ending(folder, Ending(str(self._options.file.resolve()), dict(self._reasons)))
+
     def _repeat_reasons(self) -> None:
         """Say last why nothing served: what the parts said as they ended has scrolled away."""
         if self._exit_code == 1 and not self._signals:
@@ -364,6 +386,8 @@ class FileRun:
             self._display.parts(self._supervisor.parts)
             if any(p.servable_since and not p.greeted for p in self._pipelines):
                 self._supervisor.wake()
+            if any(p.state.is_damaged for p in self._pipelines):
+                self._write_soon()
             settled = all(part.life.settled for part in self._supervisor.parts)
             await asyncio.sleep(_REST_EVERY if settled else _REFRESH_EVERY)
 
@@ -401,4 +425,5 @@ def _part_state(part: Part) -> PartState:
         log=str(part.log.path),
         ports=ports,
         ended=part.life.ended,
+        instance=f"{instance:014x}" if isinstance(instance := part.announced.get("instance"), int) else "",
     )
