@@ -13,8 +13,8 @@ from threading import Thread
 import pytest
 from click.testing import CliRunner
 
+from dynamo.cli.commands.upkeep.variables import known_variables
 from dynamo.cli.local.facts import hub
-from dynamo.cli.local.facts.environment import known_variables
 from dynamo.cli.local.facts.models import models
 from dynamo.cli.main import dynamo
 from dynamo.operator.api.load import load_pipelines

@@ -12,6 +12,9 @@ from dynamo.cli.diagnosis.findings import Finding, Weight
 _ALIKE: Final = 0.85
 """Of a misspelt name and the one that was meant."""
 
+_OF_OTHERS: Final = ("DYN_TRTLLM_", "DYN_VLLM_", "DYN_SGLANG_")
+"""Variables of the programs that NVIDIA Dynamo has for each engine: taken by them, and by no settings class."""
+
 
 @dataclass(frozen=True)
 class VariableFact:
@@ -34,10 +37,20 @@ class EnvironmentFacts:
 
 
 def misspelt(names: Iterable[str], known: Collection[str]) -> tuple[VariableFact, ...]:
-    """Return the names that are nearly, but not quite, known ones."""
-    unknown = (name for name in sorted(names) if name not in known)
+    """Return the names of ours that are nearly, but not quite, known ones; none where nothing is known."""
+    unknown = (name for name in sorted(names) if _is_ours(name) and name not in known)
     near = ((name, difflib.get_close_matches(name, known, n=1, cutoff=_ALIKE)) for name in unknown)
     return tuple(VariableFact(name, meant[0]) for name, meant in near if meant)
+
+
+def _is_ours(name: str) -> bool:
+    return name.startswith("DYN_") and not name.startswith(_OF_OTHERS)
+
+
+def notes(variables: Iterable[VariableFact]) -> Iterator[str]:
+    """Yield what `dynamo up` says of variables that nothing reads."""
+    for variable in variables:
+        yield f"nothing reads the variable {variable.name}: did you mean {variable.meant}?"
 
 
 def findings(facts: EnvironmentFacts) -> Iterator[Finding]:

@@ -16,12 +16,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from dynamo.cli.diagnosis.machine import preflight
 from dynamo.cli.local import infra_servers, next_steps
 from dynamo.cli.local.display import Display
-from dynamo.cli.local.facts.environment import notes
 from dynamo.cli.local.facts.fields import fields
 from dynamo.cli.local.facts.machine import engines, who_listens
 from dynamo.cli.local.facts.models import models
@@ -46,13 +44,12 @@ from dynamo.cli.local.state import (
     WORKER,
     Ending,
     HeldError,
-    PartState,
     PipelineState,
     RunState,
     is_running,
     write_ending,
 )
-from dynamo.cli.local.supervisor import Part, Probe, Supervisor
+from dynamo.cli.local.supervisor import Part, Probe, Supervisor, part_state
 from dynamo.cli.local.verdicts import Seen, can_serve, hopeless, should_greet
 from dynamo.operator.api.v1alpha1 import DynamoPipeline, RuntimeSpec
 from dynamo.operator.plan.plan import LOCAL_GRACE_SECONDS, Environment, plan
@@ -153,8 +150,7 @@ class FileRun:
             problems.append("metadata.name: two pipelines have one name, and there are no Kubernetes namespaces here")
         if problems:
             raise UpError("\n".join(f"{self._options.file}: {problem}" for problem in problems))
-        ours = (note for pipeline in self._wanted for note in local_notes(pipeline))
-        for note in (*ours, *notes(self._options.environment)):
+        for note in (note for pipeline in self._wanted for note in local_notes(pipeline)):
             self._display.say(f"note: {note}")
 
     def _ports(self) -> list[tuple[int, ...]]:
@@ -400,30 +396,6 @@ class FileRun:
         self._write_due = False
         for pipeline in self._pipelines:
             parts = self._of(pipeline, *_SHOW_ORDER)
-            pipeline.record.parts = [_part_state(part) for part in parts]
+            pipeline.record.parts = [part_state(part) for part in parts]
             with contextlib.suppress(OSError):  # a full disk must not end what serves
                 pipeline.state.write(pipeline.record)
-
-
-def _part_state(part: Part) -> PartState:
-    since = time.time() - (time.monotonic() - part.life.since)
-    ports = {name: number for name, number in part.spec.ports if number}
-    if isinstance(system := part.announced.get("system_port"), int):
-        ports["system"] = system
-    if http := urlsplit(str(part.announced.get("url", ""))).port:
-        ports["http"] = http
-    return PartState(
-        name=part.spec.name,
-        kind=part.spec.kind,
-        component=part.spec.component,
-        state=part.state.value,
-        since=since,
-        pid=part.life.pid,
-        revision=part.spec.revision,
-        restarts=part.life.restarts,
-        reason=part.note,
-        log=str(part.log.path),
-        ports=ports,
-        ended=part.life.ended,
-        instance=f"{instance:014x}" if isinstance(instance := part.announced.get("instance"), int) else "",
-    )

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,6 +59,7 @@ def doctor(name: str | None, of_cluster: bool, target: Target, offline: bool, ou
 
 
 def _of_machine(name: str | None, offline: bool) -> Report:
+    from dynamo.cli.commands.upkeep.variables import misspelt_in
     from dynamo.cli.diagnosis import devices, machine
     from dynamo.cli.diagnosis.findings import report_of
     from dynamo.cli.local.facts import hub
@@ -73,8 +75,9 @@ def _of_machine(name: str | None, offline: bool) -> Report:
     pipelines, broken = _read(name)
     file = Path(name).resolve() if name else None
     facts = collect(pipelines, os.environ, file.parent if file else Path(), str(file or ""))
+    facts = replace(facts, environment=replace(facts.environment, misspelt=misspelt_in(os.environ)))
     if not offline:
-        facts = machine.MachineFacts(**{**facts.__dict__, "hub": hub.ask(os.environ, hub.saved_token())})
+        facts = replace(facts, hub=hub.ask(os.environ, hub.saved_token()))
     looked = [
         "Python",
         "PATH",
