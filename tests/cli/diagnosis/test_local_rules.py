@@ -10,7 +10,7 @@ import pytest
 
 from dynamo.cli.diagnosis import environment, machine, traffic
 from dynamo.cli.diagnosis.environment import EnvironmentFacts, misspelt
-from dynamo.cli.diagnosis.file_fields import FieldFact, UpFact
+from dynamo.cli.diagnosis.file_fields import FieldFact, UpFact, UpstreamFact
 from dynamo.cli.diagnosis.findings import Finding, report_of
 from dynamo.cli.diagnosis.local_pipeline import LocalFacts, LocalPart, local_findings
 from dynamo.cli.diagnosis.machine import HubFact, MachineFacts, ModelFact
@@ -95,6 +95,47 @@ BREAKAGES: dict[str, tuple[Callable[[], Finding], str, str, str]] = {
     ),
     "a page in the hub's place at the start": (
         lambda: _ended("unexpected JSONDecodeError: Expecting value"), "hub-answers-html", "JSON", "curl -I",
+    ),
+    "a package called dynamo beside the file": (
+        lambda: _ended("python: No module named dynamo.frontend", "frontend"), "other-dynamo", "No module", "mv dynamo",
+    ),
+    "a variable that can't be read": (
+        lambda: _ended("Invalid value for '--x' (env var: 'DYN_HTTP_X'): 'a'", "frontend"), "bad-variable", "'a'",
+        "unset DYN_HTTP_X",
+    ),
+    "a level that is none": (lambda: _ended("DYN_LOG: '' is no level"), "bad-variable", "level", "unset DYN_LOG"),
+    "a certificate that isn't there": (
+        lambda: _ended("--tls-cert-path /x can't be read"), "bad-variable", "/x", "--tls-cert-path",
+    ),
+    "a server of its own that ends": (
+        lambda: _ended("the server false ended (exit code 1)"), "server-ends", "false", "spec.components[].command",
+    ),
+    "nothing that is known": (
+        lambda: _ended("exited with code 1: boom"), "not-up", "boom", "dynamo logs worker-0 --tail 50",
+    ),
+    "a server that isn't there": (
+        lambda: _part(state="starting", upstream="Connection refused"), "upstream-away", "refused",
+        "spec.components[].upstream",
+    ),
+    "a file that never comes to its end": (
+        lambda: _part(state="starting", program="mine.py", since_seconds=9.0), "program-starts", "mine.py has not",
+        "correct mine.py",
+    ),
+    "a file that is gone": (
+        lambda: _part(restarts=3, ended="Error: --python-file mine.py: there is no such file"), "bad-program",
+        "mine.py", "spec.components[].python.file",
+    ),
+    "a frontend that is killed again and again": (
+        lambda: _up(parts=(replace(READY[1], restarts=3, ended="killed by signal 9 (SIGKILL)"), READY[2])), "killed",
+        "signal 9", "dmesg",
+    ),
+    "a variable of a wrong kind": (
+        lambda: _first(environment.findings(EnvironmentFacts(unreadable=("(env var: 'DYN_HTTP_PORT'): 'abc'",)))),
+        "bad-variable", "abc", "unset DYN_HTTP_PORT",
+    ),
+    "a server of a file that isn't there": (
+        lambda: _here(upstreams=(UpstreamFact("http://x/v1", "worker of llama", "refused"),)), "upstream-away",
+        "refused", "spec.components[].upstream",
     ),
     "somebody ended it": (
         lambda: _first(local_findings(replace(ENDED, stopped_by_hand=True))), "not-up", "Ctrl-C",

@@ -52,6 +52,7 @@ FOLDERS: dict[str, tuple[Callable[[Path], object], str]] = {
     "a missing shard": (_index, "1 of its 1 files of weights are missing"),
     "a config of noise": (lambda folder: (folder / "config.json").write_text("{"), "no JSON object"),
     "a config that is a list": (lambda folder: (folder / "config.json").write_text("[]"), "no JSON object"),
+    "no tokenizer": (lambda folder: (folder / "tokenizer.json").unlink(), "no tokenizer"),
     "nothing": (lambda folder: (folder / "config.json").unlink(), "neither config.json"),
 }
 
@@ -61,7 +62,8 @@ def test_a_folder_of_weights(name: str, tmp_path: Path) -> None:
     """Headers against sizes, pointers, missing parts; what is whole has no problem."""
     breaks, cause = FOLDERS[name]
     (tmp_path / "hf").mkdir()
-    (tmp_path / "hf" / "config.json").write_text("{}")
+    for file in ("config.json", "tokenizer.json"):
+        (tmp_path / "hf" / file).write_text("{}")
     breaks(tmp_path / "hf")
     (fact,) = models(load_pipelines(FILE.format(model="{source: ./hf}", component="{engine: mocker}"), "f"), tmp_path)
     assert re.search(cause, fact.problem), fact
@@ -97,6 +99,41 @@ def test_fields_that_a_worker_would_refuse(name: str, tmp_path: Path) -> None:
     codes = {finding["code"]: finding for finding in json.loads(done.stdout)["findings"]}
     assert cause in codes["bad-field"]["cause"]
     assert str(file) in codes["bad-field"]["mend"]
+
+
+OUTSIDE: dict[str, tuple[dict[str, str], str, str]] = {
+    "port": ({"DYN_HTTP_PORT": "70000"}, "bad-variable", "unset DYN_HTTP_PORT"),
+    "number": ({"DYN_HTTP_MAX_CONCURRENT_REQUESTS": "abc"}, "bad-variable", "unset DYN_HTTP_MAX_CONCURRENT_REQUESTS"),
+    "certificate": ({"DYN_TLS_CERT_PATH": "/none.pem"}, "bad-variable", "unset DYN_TLS_CERT_PATH"),
+    "level": ({"DYN_LOG": "nonsense=="}, "bad-variable", "unset DYN_LOG"),
+    "misspelt": ({"DYN_HTP_PORT": "9"}, "misspelt-variable", "export DYN_HTTP_PORT"),
+    "host": ({"DYN_HTTP_HOST": "192.0.2.1"}, "bad-host", "unset DYN_HTTP_HOST"),
+}
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_variables(name: str, tmp_path: Path) -> None:
+    """Of a wrong kind, misspelt, an address that nobody has: one finding each."""
+    given, code, mend = OUTSIDE[name]
+    environment = {"XDG_STATE_HOME": str(tmp_path), "ETCD_ENDPOINTS": None, "NATS_SERVER": None, **given}
+    done = CliRunner().invoke(dynamo, ["doctor", "--offline", "-o", "json"], env=environment)
+    found = {finding["code"]: finding for finding in json.loads(done.stdout)["findings"]}
+    assert mend in found[code]["mend"]
+
+
+def test_a_folder_of_another_package_and_a_server_that_is_away(tmp_path: Path) -> None:
+    """What lies beside a file is what its workers import first; nobody listens where requests would go."""
+    file = tmp_path / "p.yaml"
+    file.write_text(FILE.format(model="{}", component="{engine: openai, upstream: 'http://127.0.0.1:1/v1'}"))
+    (tmp_path / "dynamo").mkdir()
+    (tmp_path / "dynamo" / "__init__.py").write_text("")
+    (tmp_path / "state" / "dynamo").mkdir(parents=True)
+    (tmp_path / "state" / "dynamo" / "llama").write_text("")
+    environment = {"XDG_STATE_HOME": str(tmp_path / "state")}
+    done = CliRunner().invoke(dynamo, ["doctor", str(file), "--offline", "-o", "json"], env=environment)
+    found = {finding["code"]: finding for finding in json.loads(done.stdout)["findings"]}
+    assert {"other-dynamo", "upstream-away", "read-only"} <= found.keys()
+    assert "state/dynamo/llama" in found["read-only"]["what"]
 
 
 def test_every_documented_variable_is_known() -> None:

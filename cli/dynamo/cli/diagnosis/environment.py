@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -32,6 +33,8 @@ class EnvironmentFacts:
     host: str = ""
     """DYN_HTTP_HOST, where nobody can listen there."""
     host_error: str = ""
+    unreadable: tuple[str, ...] = ()
+    """Why a program refuses a variable, which it names."""
     shadow: str = ""
     """Another package called dynamo, which the parts of a pipeline would import in our place."""
 
@@ -53,6 +56,12 @@ def notes(variables: Iterable[VariableFact]) -> Iterator[str]:
         yield f"nothing reads the variable {variable.name}: did you mean {variable.meant}?"
 
 
+def _named_in(text: str) -> str:
+    """Return the variable that a sentence is about."""
+    match = re.search(r"\bDYN_[A-Z_]+", text)
+    return match[0] if match else "of a program"
+
+
 def findings(facts: EnvironmentFacts) -> Iterator[Finding]:
     """Yield what is wrong with them."""
     if facts.shadow:
@@ -66,6 +75,11 @@ def findings(facts: EnvironmentFacts) -> Iterator[Finding]:
             "bad-host", f"nobody can listen on {facts.host}", f"DYN_HTTP_HOST names it: {facts.host_error}",
             "unset DYN_HTTP_HOST, or export DYN_HTTP_HOST=127.0.0.1 (0.0.0.0 opens it to other machines)",
         )  # fmt: skip
+    named = {_named_in(text): text for text in reversed(facts.unreadable)}
+    for name, text in named.items():
+        yield Finding(
+            "bad-variable", f"the variable {name} can't be read", text, f"unset {name}, or export {name}=… corrected"
+        )
     for variable in facts.misspelt:
         yield Finding(
             "misspelt-variable", f"nothing reads the variable {variable.name}",

@@ -18,6 +18,16 @@ class FieldFact:
 
 
 @dataclass(frozen=True)
+class UpstreamFact:
+    """A server that a component sends its requests to."""
+
+    url: str
+    wanted_by: str
+    error: str = ""
+    """Why nobody can be reached there."""
+
+
+@dataclass(frozen=True)
 class UpFact:
     """A pipeline that is up on this machine."""
 
@@ -34,6 +44,16 @@ def field_findings(fields: Iterable[FieldFact]) -> Iterator[Finding]:
             "bad-field", f"{fact.field} of {fact.pipeline} can't be used", fact.problem,
             f"correct {fact.field}, then dynamo validate FILE",
         )  # fmt: skip
+
+
+def upstream_findings(upstreams: Iterable[UpstreamFact]) -> Iterator[Finding]:
+    """Yield the servers that nobody listens for; they may be started later."""
+    for fact in upstreams:
+        if fact.error:
+            yield Finding(
+                "upstream-away", f"the server of {fact.wanted_by} can't be reached at {fact.url}", fact.error,
+                "start it, or correct spec.components[].upstream, then dynamo validate FILE", Weight.WARNING,
+            )  # fmt: skip
 
 
 def name_findings(wanted: Iterable[UpFact], up: Iterable[UpFact]) -> Iterator[Finding]:

@@ -16,6 +16,8 @@ LEAST_STATE_DISK: Final = 16 << 20
 MOST_RESTARTS: Final = 1
 """More in the last minutes are a loop."""
 LOOP_SECONDS: Final = 600.0
+LONG_START: Final = 5.0
+"""Of a Python file that loads nothing."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,10 @@ class LocalPart:
     since_seconds: float = 0.0
     """How long it has been in its state."""
     pid: int | None = None
+    program: str = ""
+    """The Python file that it runs."""
+    upstream: str = ""
+    """Why the server that it sends requests to can't be reached."""
 
 
 @dataclass(frozen=True)
@@ -73,12 +79,21 @@ _MENDS: Final = (
     ("chat-template", r"chat template", _FIELD.replace("{what}", "spec.model.chatTemplate")),
     ("engine-argument", r"unknown [\w.]+ argument|argument '[\w-]+' (must|can only)|engine-args",
      _FIELD.replace("{what}", "spec.components[].engineArgs")),
+    ("other-dynamo", r"No module named '?dynamo\b",
+     "mv dynamo dynamo-aside in the folder of {file}, and unset PYTHONPATH: a package called dynamo hides ours; "
+     "then {again}"),
+    ("bad-variable", r"env var: '(?P<variable>\w+)'|(?P<other>\bDYN_[A-Z_]+): ",
+     "unset {variable}{other}, or correct it, then {again}"),
+    ("bad-variable", r"--(?P<flag>tls-[a-z-]+|api-keys-file)\b", "correct the file that --{flag} names, then {again}"),
+    ("bad-program", r"--python-file", "correct spec.components[].python.file in {file}, then {again}"),
+    ("server-ends", r"the server \S+ ended",
+     "dynamo logs {name} --tail 50; correct spec.components[].command in {file}, then {again}"),
     ("module-missing", r"ModuleNotFoundError: No module named '(?P<module>[\w.]+)'",
      "python -m pip install {module} (or the package that has it), then {again}"),
     ("bad-program", r"(?P<place>[\w.-]+\.py:\d+)(:| in )",
      "correct {place} (spec.components[].python.file), then {again}"),
     ("engine-missing", r"isn't installed|is not installed|No module named", "dynamo doctor {file} names the package"),
-    ("disk-full", r"No space left", "dynamo clean"),
+    ("disk-full", r"No space left|disk is full", "dynamo clean"),
     ("no-address", r"[Cc]an.?t (listen|assign)|Cannot assign requested address|Name or service not known",
      "unset DYN_HTTP_HOST, or dynamo up {file} --http-host 127.0.0.1"),
     ("port-taken", r"[Aa]ddress already in use|port \d+ is in use", "dynamo up {file} --http-port 0"),
@@ -92,7 +107,8 @@ _MENDS: Final = (
      "sudo dmesg | grep -i 'killed process' says whether memory ran out"),
     ("server-away", r"reach (etcd|NATS) at|waiting for (etcd|NATS)",
      "start it, or unset ETCD_ENDPOINTS NATS_SERVER, then {again} starts its own"),
-    ("model-broken", r"no model at|GGUF|can't be used", "correct spec.model.source in {file}: dynamo validate {file}"),
+    ("model-broken", r"no model at|no model folder|GGUF|can't be used",
+     "correct spec.model.source in {file}: dynamo validate {file}"),
 )  # fmt: skip
 """Code, what is said, the command that mends it: the first that matches is the cause."""
 
@@ -105,7 +121,9 @@ def local_findings(facts: LocalFacts) -> Iterator[Finding]:
 
 def _ended(facts: LocalFacts) -> Iterator[Finding]:
     for part, reason in facts.reasons:
-        yield _mended(facts, f"{facts.name} isn't up", f"{part}: {reason}" if part else reason, "not-up")
+        rest = f"dynamo logs {part} --tail 50 has the rest; then dynamo up {facts.file}"
+        code, mend = _known(facts, reason, "not-up", rest if part else f"dynamo up {facts.file}")
+        yield Finding(code, f"{facts.name} isn't up", f"{part}: {reason}" if part else reason, mend)
     if facts.reasons:
         return
     if facts.stopped_by_hand:
@@ -117,12 +135,8 @@ def _ended(facts: LocalFacts) -> Iterator[Finding]:
         )
         return
     failed = next((part.last_error for part in facts.parts if part.last_error), "")
-    yield _mended(facts, f"{facts.name} isn't up", failed or "its dynamo up was killed, or has not begun", "not-up")
-
-
-def _mended(facts: LocalFacts, what: str, cause: str, code: str) -> Finding:
-    code, mend = _known(facts, cause, code, "dynamo up {file}")
-    return Finding(code, what, cause, mend)
+    code, mend = _known(facts, failed, "not-up", f"dynamo up {facts.file}")
+    yield Finding(code, f"{facts.name} isn't up", failed or "its dynamo up was killed, or has not begun", mend)
 
 
 def _itself(facts: LocalFacts) -> Iterator[Finding]:
@@ -149,9 +163,10 @@ def _itself(facts: LocalFacts) -> Iterator[Finding]:
 
 def _servers(facts: LocalFacts) -> Iterator[Finding]:
     stopped = {part.name for part in facts.parts if part.stopped is not None}
+    ending = {part.name for part in facts.parts if part.kind == "infra" and (part.restarts or part.state != "ready")}
     for server in facts.servers:
         part = server.kind.lower()
-        if not (server.error or server.other or server.sick) or part in stopped:
+        if not (server.error or server.other or server.sick) or part in stopped | ending:
             continue
         variable = "ETCD_ENDPOINTS" if part == "etcd" else "NATS_SERVER"
         pid = next((p.pid for p in facts.parts if p.name == part and p.pid is not None), None)
@@ -185,6 +200,11 @@ def _loop(facts: LocalFacts, part: LocalPart) -> Finding | None:
     if part.restarts <= MOST_RESTARTS or not part.ended or part.since_seconds > LOOP_SECONDS:
         return None
     code, mend = _known(facts, part.ended, "crash-loop", f"dynamo logs {facts.name}/{part.name} --tail 50")
+    if code == "out-of-memory" and part.kind in ("frontend", "infra"):  # it holds no model
+        code, mend = (
+            "killed",
+            "sudo dmesg | grep -i 'killed process' says whether memory ran out",
+        )
     return Finding(code, f"{part.name} of {facts.name} has ended {part.restarts} times", part.ended, mend)
 
 
@@ -198,6 +218,17 @@ def _of_part(facts: LocalFacts, part: LocalPart) -> Finding | None:
     if part.state == "notready":
         return _away(facts, part, logs)
     if part.state == "starting" and not part.restarts:
+        if part.upstream:
+            return Finding(
+                "upstream-away", f"{part.name} of {facts.name} waits for its server", part.upstream,
+                f"start it, or correct spec.components[].upstream in {facts.file}, then {facts.again}",
+            )  # fmt: skip
+        if part.program and part.since_seconds > LONG_START:
+            return Finding(
+                "program-starts", f"{part.name} of {facts.name} is starting for {part.since_seconds:.0f} s",
+                f"{part.program} has not come to its end: what stands outside of its functions runs first",
+                f"correct {part.program} (spec.components[].python.file), then {facts.again}", Weight.WARNING,
+            )  # fmt: skip
         return Finding(
             "starting", f"{part.name} of {facts.name} is starting",
             part.last_error or part.reason or "it loads its model",
@@ -233,8 +264,13 @@ def _known(facts: LocalFacts, text: str, code: str, mend: str) -> tuple[str, str
     """Return the code of what a text says, and the command that mends it; those given where it says nothing known."""
     for known, pattern, command in _MENDS:
         if match := re.search(pattern, text):
-            return known, command.format(file=facts.file, again=facts.again, **match.groupdict())
+            return known, command.format(file=facts.file, name=facts.name, again=facts.again, **_parts_of(match))
     return code, mend.format(file=facts.file, name=facts.name)
+
+
+def _parts_of(match: re.Match[str]) -> dict[str, str]:
+    """Return what a pattern has named, with nothing in the place of what it hasn't."""
+    return {name: value or "" for name, value in match.groupdict().items()}
 
 
 _RULES: Final[tuple[Callable[[LocalFacts], Iterator[Finding]], ...]] = (_itself, _servers, _no_workers, _parts)

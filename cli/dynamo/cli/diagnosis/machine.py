@@ -9,7 +9,7 @@ from typing import Final
 from dynamo.cli.diagnosis import devices, environment, file_fields, servers
 from dynamo.cli.diagnosis.devices import Demand, GpuFact
 from dynamo.cli.diagnosis.environment import EnvironmentFacts
-from dynamo.cli.diagnosis.file_fields import FieldFact, UpFact
+from dynamo.cli.diagnosis.file_fields import FieldFact, UpFact, UpstreamFact
 from dynamo.cli.diagnosis.findings import Finding, Weight
 from dynamo.cli.diagnosis.servers import ServerFact
 from dynamo.runtime.process.extras import install_hint
@@ -105,6 +105,7 @@ class MachineFacts:
     models: tuple[ModelFact, ...] = ()
     programs: tuple[ProgramFact, ...] = ()
     fields: tuple[FieldFact, ...] = ()
+    upstreams: tuple[UpstreamFact, ...] = ()
     gpu: GpuFact = field(default_factory=GpuFact)
     demands: tuple[Demand, ...] = ()
     """Devices that the pipelines of a file ask for."""
@@ -260,6 +261,7 @@ def _limits(facts: MachineFacts) -> Iterator[Finding]:
 
 def _fields(facts: MachineFacts) -> Iterator[Finding]:
     yield from file_fields.field_findings(facts.fields)
+    yield from file_fields.upstream_findings(facts.upstreams)
     yield from file_fields.name_findings(facts.wanted, facts.up)
 
 

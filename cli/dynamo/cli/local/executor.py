@@ -172,7 +172,7 @@ class FileRun:
             ) from None
         except OSError as error:
             raise UpError(
-                f"can't write the state of {name} to {error.filename}: {error.strerror}. "
+                f"can't write the state of {name} to {error.filename or self._options.home / name}: {error.strerror}. "
                 "Set XDG_STATE_HOME to a folder that you may write to"
             ) from None
         self._held.add(name)
@@ -324,8 +324,11 @@ class FileRun:
         """Keep why it ended for `dynamo doctor NAME`; what another `dynamo up` runs is its own to tell."""
         for name in (pipeline.name for pipeline in self._wanted):
             folder = self._options.home / name
+            reasons = {
+                part: why for part, why in self._reasons.items() if "/" not in part or part.startswith(f"{name}/")
+            }
             if name in self._held or not is_running(folder):
-                write_ending(folder, Ending(str(self._options.file.resolve()), dict(self._reasons)))
+                write_ending(folder, Ending(str(self._options.file.resolve()), reasons or dict(self._reasons)))
 
     def _repeat_reasons(self) -> None:
         """Say last why nothing served: what the parts said as they ended has scrolled away."""

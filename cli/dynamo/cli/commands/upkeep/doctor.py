@@ -59,7 +59,7 @@ def doctor(name: str | None, of_cluster: bool, target: Target, offline: bool, ou
 
 
 def _of_machine(name: str | None, offline: bool) -> Report:
-    from dynamo.cli.commands.upkeep.variables import misspelt_in
+    from dynamo.cli.commands.upkeep.variables import misspelt_in, unreadable
     from dynamo.cli.diagnosis import devices, machine
     from dynamo.cli.diagnosis.findings import report_of
     from dynamo.cli.local.facts import hub
@@ -75,7 +75,8 @@ def _of_machine(name: str | None, offline: bool) -> Report:
     pipelines, broken = _read(name)
     file = Path(name).resolve() if name else None
     facts = collect(pipelines, os.environ, file.parent if file else Path(), str(file or ""))
-    facts = replace(facts, environment=replace(facts.environment, misspelt=misspelt_in(os.environ)))
+    variables = replace(facts.environment, misspelt=misspelt_in(os.environ), unreadable=unreadable())
+    facts = replace(facts, environment=variables)
     if not offline:
         facts = replace(facts, hub=hub.ask(os.environ, hub.saved_token()))
     looked = [

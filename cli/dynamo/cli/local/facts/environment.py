@@ -19,7 +19,7 @@ def collect(environment: Mapping[str, str], folder: Path, *, of_file: bool) -> E
     """Return what the rules look at, but for misspelt variables; with a file, workers run in its folder."""
     host, shadow = environment.get("DYN_HTTP_HOST", ""), folder / "dynamo"
     hides = of_file and (shadow / "__init__.py").is_file()
-    return EnvironmentFacts((), host, _host_error(host), str(shadow) if hides else "")
+    return EnvironmentFacts(host=host, host_error=_host_error(host), shadow=str(shadow) if hides else "")
 
 
 def _host_error(host: str) -> str:

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -21,6 +21,7 @@ from dynamo.cli.local.facts.environment import collect as collect_environment
 from dynamo.cli.local.facts.fields import fields
 from dynamo.cli.local.facts.models import models
 from dynamo.cli.local.facts.programs import programs
+from dynamo.cli.local.facts.upstreams import upstreams
 from dynamo.cli.local.infra_servers import find_etcd, find_nats_server
 from dynamo.cli.local.ports import LOOPBACK, holder, is_free
 from dynamo.cli.local.state import is_running, read_ending, read_state, running, state_home
@@ -48,12 +49,13 @@ def collect(
         scripts=scripts,
         command_on_path=shutil.which("dynamo", path=environment.get("PATH", "")) is not None,
         ports=_port_facts(pipelines, environment),
-        folders=folders(environment),
+        folders=(*folders(environment), *_of_pipelines(pipelines, environment)),
         memory_bytes=_memory(),
         file_limit=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         engines=engines(pipelines),
         models=models(pipelines, folder, environment),
         fields=fields(pipelines),
+        upstreams=upstreams(pipelines),
         programs=programs(pipelines, folder),
         gpu=gpu_fact(environment),
         demands=demand_of(pipelines, here=True),
@@ -114,6 +116,15 @@ def folders(environment: Mapping[str, str]) -> tuple[FolderFact, ...]:
         folder_fact(default_root(environment), "files of models", "DYN_CACHE_DIR"),
         folder_fact(Path(hub), "downloaded models", "HF_HOME"),
     )
+
+
+def _of_pipelines(pipelines: Sequence[DynamoPipeline], environment: Mapping[str, str]) -> Iterator[FolderFact]:
+    """Yield the folders of pipelines that something else stands in the place of, or that are somebody else's."""
+    for pipeline in pipelines:
+        path = state_home(environment) / pipeline.name
+        fact = folder_fact(path, f"logs and data of {pipeline.name}", "XDG_STATE_HOME")
+        if not fact.writable and folder_fact(state_home(environment), "", "").writable:
+            yield fact
 
 
 def folder_fact(path: Path, holds: str, variable: str) -> FolderFact:

@@ -18,6 +18,7 @@ _MOST_HEADER: Final = 100 << 20
 _MOST_JSON: Final = 8 << 20
 _MOST_FILES: Final = 256
 _POINTER: Final = b"version https://git-lfs"
+_NO_GGUF: Final = "the folder has no .gguf file, and the engine reads nothing else"
 _ON: Final = ("1", "true", "yes", "on")
 
 
@@ -56,7 +57,7 @@ def _problem(source: str, folder: Path, *, offline: bool, gguf: bool) -> str:
                 return problem
             read_header(path)
         elif path.is_dir() and not any(path.glob("*.gguf")):
-            return _of_checkout(path)
+            return _of_checkout(path) or (_NO_GGUF if gguf else "")
     except (DynamoException, OSError, ValueError) as error:
         return str(error)
     return ""
@@ -95,7 +96,7 @@ def _of_checkout(folder: Path) -> str:
     for file in sorted(folder.glob("*.safetensors"))[:_MOST_FILES]:
         if problem := _pointer(file) or _of_safetensors(file):
             return problem
-    return _missing_shards(folder)
+    return _missing_shards(folder) or _no_tokenizer(folder)
 
 
 def _of_safetensors(path: Path) -> str:
@@ -129,6 +130,12 @@ def _missing_shards(folder: Path) -> str:
     names = sorted({str(name) for name in placed.values()}) if isinstance(placed, dict) else []
     missing = [name for name in names[:_MOST_FILES] if not (folder / name).is_file()]
     return f"{len(missing)} of its {len(names)} files of weights are missing: {missing[0]}" if missing else ""
+
+
+def _no_tokenizer(folder: Path) -> str:
+    known = any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model"))
+    named = known or any(folder.glob("*.tiktoken"))
+    return "" if named else "the folder has no tokenizer: neither tokenizer.json, tokenizer.model nor *.tiktoken"
 
 
 def _json(path: Path) -> Any:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from dynamo.cli.diagnosis.local_pipeline import LocalFacts, LocalPart
 from dynamo.cli.diagnosis.servers import ServerFact
 from dynamo.cli.local.facts import servers
 from dynamo.cli.local.facts.last_errors import last_complaint, last_error, last_errors
+from dynamo.cli.local.facts.upstreams import unreachable
 from dynamo.cli.local.facts.worker_health import AWAY, is_stopped, seen
 from dynamo.cli.local.state import (
+    WORKER,
     PartState,
     RunState,
     holder_of,
@@ -21,6 +23,9 @@ from dynamo.cli.local.state import (
     read_state,
     state_home,
 )
+
+if TYPE_CHECKING:
+    from dynamo.operator.api.v1alpha1 import Component
 
 _INFRA: Final = ("etcd", "nats")
 
@@ -39,7 +44,8 @@ def collect(name: str, environment: Mapping[str, str], now: float) -> LocalFacts
     )  # fmt: skip
     if state is None:
         return facts
-    parts = tuple(_part(part, now) for part in seen(state.parts))
+    components = _components(state)
+    parts = tuple(_part(part, now, components.get(part.component)) for part in seen(state.parts))
     own = frozenset(part.name for part in parts if part.name in _INFRA and part.kind == "infra")
     return LocalFacts(**{**facts.__dict__, "parts": parts, "servers": _servers(state), "own_servers": own})
 
@@ -53,14 +59,31 @@ def _of_ended(name: str, folder: Path, state: RunState | None) -> LocalFacts:
     return LocalFacts(name, file, False, said, reasons, stopped_by_hand=ending is not None and not reasons)
 
 
-def _part(part: PartState, now: float) -> LocalPart:
+def _components(state: RunState) -> dict[str, Component]:
+    """Return what the pipeline's file says of its workers now; nothing where it can't be read any more."""
+    from dynamo.operator.api.load import PipelineFileError, load_pipelines
+
+    try:
+        pipelines = load_pipelines(Path(state.file).read_text(encoding="utf-8"), state.file)
+    except (OSError, UnicodeDecodeError, PipelineFileError):
+        return {}
+    return {c.name: c for pipeline in pipelines if pipeline.name == state.pipeline for c in pipeline.spec.components}
+
+
+def _part(part: PartState, now: float, component: Component | None) -> LocalPart:
     stopped = part.pid if part.pid is not None and is_stopped(part.pid) else None
     log = Path(part.log)
     return LocalPart(
         part.name, part.state, part.reason, part.restarts,
         last_complaint(log) if part.state == AWAY else last_error(log),
         part.kind, stopped, part.ended, max(0.0, now - part.since), part.pid,
+        component.python.file if component and component.python and part.kind == WORKER else "",
+        _upstream_error(component) if component and part.state == "starting" else "",
     )  # fmt: skip
+
+
+def _upstream_error(component: Component) -> str:
+    return unreachable(component.upstream) if component.upstream else ""
 
 
 def _free(folder: Path) -> int:

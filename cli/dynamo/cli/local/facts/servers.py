@@ -133,6 +133,8 @@ def _hello(connection: socket.socket, lines: Any, parts: Any, environment: Mappi
 def _unanswered(kind: str, shown: str, error: Exception) -> ServerFact:
     """Say why in words; neither names nor passwords are quoted."""
     reason = getattr(error, "reason", None)
+    if isinstance(reason, str) and isinstance(error, urllib.error.URLError):
+        return ServerFact(kind, shown, error=reason)
     error = reason if isinstance(reason, OSError) else error
     if isinstance(error, TimeoutError):
         return ServerFact(kind, shown, error=f"no answer within {SECONDS:g} s")
