@@ -154,10 +154,6 @@ BREAKAGES: dict[str, tuple[Callable[[], Finding], str, str, str]] = {
         lambda: _asked(running=(replace(STUCK, seconds=5.0),), workers=(FULL,)), "engine-limit", "runs 1 at once",
         "spec.components[].engineArgs (max-num-seqs",
     ),
-    "an engine's limit, seen by whole answers": (
-        lambda: _asked(running=(replace(STUCK, stream=False),), workers=(FULL,)), "engine-limit", "max_num_seqs",
-        "engineArgs",
-    ),
     "a full KV cache": (
         lambda: _asked(running=(replace(STUCK, seconds=5.0),), workers=(replace(FULL, most=None, kv_usage=0.97),)),
         "engine-full", "97%", "contextLength",
@@ -183,6 +179,9 @@ BREAKAGES: dict[str, tuple[Callable[[], Finding], str, str, str]] = {
     "requests that are refused": (
         lambda: _asked(failures={"validation": 4}, refused="max_tokens: must be at least 1"), "bad-requests",
         "max_tokens", "contextLength",
+    ),
+    "a file that yields nothing": (
+        lambda: _asked(answers=4, failures={"internal": 0}), "empty-answers", "without a token", "have it yield",
     ),
     "a limit of the frontend": (
         lambda: _asked(rejections={"model_full": 4}), "rejected", "room", "export DYN_HTTP_MAX_REQUESTS_PER_MODEL",
@@ -244,12 +243,12 @@ def test_first_finding_names_cause_and_command(name: str) -> None:
     "facts",
     [
         replace(ASKED, workers=(FULL,), running=(replace(STUCK, seconds=0.2),)),
+        replace(ASKED, answers=1),
         replace(ASKED, running=(replace(STUCK, stage="generate", tokens=900),)),
-        replace(ASKED, running=(replace(STUCK, seconds=15.0, stream=False),)),
         replace(ASKED, workers=(WorkerFact("a", "m", "prefill", "aa"), WorkerFact("b", "m", "generate", "bb"))),
         replace(ASKED, workers=(WorkerFact("a", "m", "generate", "aa"), WorkerFact("b", "m", "generate", "aa"))),
     ],
-    ids=["a short wait", "a long answer", "an answer that isn't streamed", "prefill and decode", "two alike"],
+    ids=["a short wait", "an answer broken off", "a long answer", "prefill and decode", "two alike"],
 )
 def test_what_is_well_has_no_finding(facts: TrafficFacts) -> None:
     assert not list(traffic.findings(facts))

@@ -29,6 +29,8 @@ async def generate(request):
     wanted = request["stop_conditions"]["max_tokens"]
     if wanted == 13:
         raise RuntimeError("unlucky")
+    if wanted == 15:
+        return
     if wanted == 14:
         await asyncio.Event().wait()
     yield {"token_ids": [65], "finish_reason": "stop"}

@@ -50,7 +50,6 @@ class RunningFact:
     seconds: float
     """In this stage."""
     tokens: int = 0
-    stream: bool = True
 
 
 def stalled(facts: TrafficFacts) -> Iterator[Finding]:
@@ -69,15 +68,13 @@ def _is_full(worker: WorkerFact) -> bool:
 
 
 def _none_moves(here: Sequence[RunningFact]) -> bool:
-    """Tell whether no stream of a full worker has a token, though the oldest waits for long."""
-    streams = [request for request in here if request.stream]
-    oldest = max((request.seconds for request in streams), default=0.0)
-    return oldest > 3 * STALLED_SECONDS and all(request.stage in _COMPUTES for request in streams)
+    """Tell whether no request of a full worker has a token, though the oldest waits for long."""
+    oldest = max(request.seconds for request in here)
+    return oldest > 3 * STALLED_SECONDS and all(request.stage in _COMPUTES for request in here)
 
 
 def _waits(request: RunningFact) -> bool:
-    patience = STALLED_SECONDS if request.stream else 2 * STALLED_SECONDS
-    return request.stage in _COMPUTES and request.seconds > patience
+    return request.stage in _COMPUTES and request.seconds > STALLED_SECONDS
 
 
 def _crawls(request: RunningFact) -> bool:
@@ -89,13 +86,12 @@ def _crawls(request: RunningFact) -> bool:
 def _stalled(facts: TrafficFacts, part: str, oldest: RunningFact, count: int) -> Finding:
     count_text = "1 request is" if count == 1 else f"{count} requests are"
     had = f"with {oldest.tokens} tokens" if oldest.tokens else "without a token"
-    unseen = "" if oldest.stream else "; what isn't streamed shows none before its end"
     logs = f"dynamo logs {facts.pipeline}{facts.where}" if facts.where else f"dynamo logs {facts.pipeline}/{part}"
     return Finding(
         "slow-worker", f"{part} of {facts.pipeline} is slow, or never answers",
-        f"{count_text} there; the oldest, {oldest.id}, for {oldest.seconds:.0f} s {had}{unseen}",
+        f"{count_text} there; the oldest, {oldest.id}, for {oldest.seconds:.0f} s {had}",
         f"dynamo explain {oldest.id}; {logs} --tail 50; where the engine is a Python file, have it await and yield "
-        f"(spec.components[].python.file), then {facts.again}", Weight.ERROR if oldest.stream else Weight.WARNING,
+        f"(spec.components[].python.file), then {facts.again}",
     )  # fmt: skip
 
 

@@ -11,6 +11,8 @@ from dynamo.cli.diagnosis import slowness
 from dynamo.cli.diagnosis.findings import Finding, Weight
 from dynamo.cli.diagnosis.slowness import RunningFact, WorkerFact
 
+LEAST_EMPTY: Final = 2
+"""Answers; one may have been broken off by its client."""
 LEAST_SHARE: Final = 0.05
 """Of all requests; what is rarer is left to the logs."""
 
@@ -37,6 +39,10 @@ class TrafficFacts:
     """Requests that wait for a worker now."""
     unserved: tuple[str, ...] = ()
     """Models without a worker."""
+    answers: int = 0
+    """To chats and completions, whatever became of them."""
+    output_tokens: int = 0
+    """Of all of them."""
     prompt_tokens: float | None = None
     """Mean of a prompt."""
     most_running: Mapping[str, int] = field(default_factory=dict)
@@ -101,6 +107,7 @@ def findings(facts: TrafficFacts) -> Iterator[Finding]:
     yield from slowness.stalled(facts)
     yield from _failures(facts)
     yield from _rejections(facts)
+    yield from _empty(facts)
     yield from slowness.findings(facts)
 
 
@@ -161,6 +168,16 @@ def _failure(facts: TrafficFacts, kind: str, count: int) -> Finding:
         ),
         Weight.WARNING if code in ("wrong-model", "bad-requests") else Weight.ERROR,
     )  # fmt: skip
+
+
+def _empty(facts: TrafficFacts) -> Iterator[Finding]:
+    """Say that answers come, and no token in any of them: an engine that ends without a word fails nothing."""
+    if facts.output_tokens == 0 and facts.answers - sum(facts.failures.values()) >= LEAST_EMPTY:
+        yield Finding(
+            "empty-answers", f"all answers of {facts.pipeline} are empty", "its engine ends them without a token",
+            "where it is a Python file, have it yield (spec.components[].python.file), "
+            f"then {facts.again}; dynamo logs {facts.pipeline}{facts.where} --tail 50", Weight.WARNING,
+        )  # fmt: skip
 
 
 def _rejections(facts: TrafficFacts) -> Iterator[Finding]:

@@ -28,6 +28,7 @@ _LONGEST_ID: Final = 80
 _INSTANCE: Final = re.compile(r"worker (?P<id>[0-9a-f]{14})")
 _ENGINE_SAID: Final = re.compile(r" ERROR [\w.]+: \[[^\]]*\] (?P<said>.+)")
 _FAILED: Final = re.compile(r" WARNING [\w.]+: \[[^\]]*\] (?:failed after \d+ token\(s\): |500 )(?P<said>.+)")
+_TEMPLATE: Final = re.compile(r"\[[^\]]*\] 400 (?P<said>.*chat template.+)")
 _REFUSED: Final = re.compile(r"\[[^\]]*\] 400 (?P<said>.+)")
 """Lines of the logs about one request: what its engine failed with, and what its client was told."""
 
@@ -60,7 +61,7 @@ def of_run(run: RunState, others: Iterable[RunState] = ()) -> TrafficFacts | str
     workers = [path for part, path in zip(run.parts, logs, strict=True) if part.kind in (WORKER, NODE)]
     frontends = [path for part, path in zip(run.parts, logs, strict=True) if part.kind == FRONTEND]
     engine = last_matching(workers, _ENGINE_SAID) or last_matching(frontends, _FAILED)
-    refused = last_matching(frontends, _REFUSED)
+    refused = last_matching(frontends, _TEMPLATE) or last_matching(frontends, _REFUSED)
     return replace(
         facts, file=run.file, workers=tuple(_workers(run.url, parts, facts.most_running)),
         running=tuple(_running(run.url, parts)), engine_said=engine["said"] if engine else "",
@@ -108,7 +109,6 @@ def _running(url: str, parts: Mapping[str, str]) -> Iterator[RunningFact]:
         yield RunningFact(
             visible(str(request.get("id")))[:_LONGEST_ID], str(last.get("name")), parts.get(worker, worker),
             took / 1000 if isinstance(took, int | float) else 0.0, _number(request.get("output_tokens")),
-            request.get("stream") is True,
         )  # fmt: skip
 
 
@@ -143,6 +143,8 @@ def read(text: str, pipeline: str, where: str = "") -> TrafficFacts:
         first_token_seconds=_mean(sums, "time_to_first_token_seconds"),
         token_seconds=_mean(sums, "inter_token_latency_seconds"),
         queue_seconds=_mean(sums, "router_queue_wait_seconds"),
+        answers=int(sums["output_sequence_tokens_count"]),
+        output_tokens=int(sums["output_sequence_tokens_sum"]),
         prompt_tokens=_mean(sums, "input_sequence_tokens"),
         waiting=int(sums["router_queue_pending_requests"]),
         unserved=tuple(unserved),
