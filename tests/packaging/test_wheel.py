@@ -44,5 +44,6 @@ def test_the_chart_is_there(names: list[str]) -> None:
     assert "dynamo/frontend/kserve/inference_pb2.py" in names
     assets = {f"dynamo/frontend/console/console.{kind}" for kind in ("html", "css", "js")}
     assert assets <= set(names)
+    assert "dynamo_command.py" in names
     for package in ("runtime", "llm", "frontend", "worker", "operator", "cli"):
         assert f"dynamo/{package}/py.typed" in names

@@ -195,7 +195,7 @@ _ACCESS: Final[Mapping[str, Error]] = {
         "Create the response anew.",
     ),
     "request_not_found": Error(
-        (404,), "This frontend knows no such request: it has not ended yet, ended more than ten minutes ago, …",
+        (404,), "This frontend knows no such request: it ended more than ten minutes ago, …",
         "Each frontend process keeps its own last requests, `--request-log-size` of them; `/requests/ID` asks for one.",
         "Ask the frontend that answered it; with `--workers`, its system port.",
     ),

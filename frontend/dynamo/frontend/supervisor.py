@@ -24,13 +24,16 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
+import msgspec
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-from dynamo.frontend.http.guard import REQUESTS, SYSTEM_ROUTES
+from dynamo.frontend.http.guard import REQUESTS, SYSTEM_ROUTES, UNDER_WAY
 from dynamo.frontend.http.sockets import url_of
+from dynamo.frontend.request_log.log import MOST_SHOWN
+from dynamo.frontend.request_log.timeline import RunningRequests
 from dynamo.frontend.responses.stream import Send
 from dynamo.frontend.server import open_port, open_system_port
 from dynamo.frontend.settings import FrontendSettings, to_argv
@@ -214,7 +217,9 @@ class SystemApp:
 
     async def __call__(self, scope: dict[str, object], receive: object, send: Send) -> None:
         path = str(scope.get("path", ""))
-        if path.startswith(REQUESTS) and scope.get("method") == "GET":
+        if path == UNDER_WAY and scope.get("method") == "GET":
+            status, body, more = await self._running()
+        elif path.startswith(REQUESTS) and scope.get("method") == "GET":
             status, body, more = await self._found(path.removeprefix(REQUESTS))
         elif path in _OF_ANY and scope.get("method") == "GET":
             status, body, more = await self._any(path)
@@ -243,6 +248,18 @@ class SystemApp:
                 if status == 200:
                     break
         return answer
+
+    async def _running(self) -> tuple[int, bytes, list[tuple[bytes, bytes]]]:
+        """Ask every child for the requests under way: the oldest of all, and not the oldest of each."""
+        listed, status = [], 503
+        for child in self._children:
+            with contextlib.suppress(OSError, TimeoutError, msgspec.MsgspecError):
+                status, _, body = await child.ask(UNDER_WAY)
+                listed.append(msgspec.json.decode(body, type=RunningRequests))
+        if not listed:
+            return status, _NOBODY, [_JSON]
+        oldest = sorted((request for some in listed for request in some.running), key=lambda request: request.received)
+        return 200, msgspec.json.encode(RunningRequests(oldest[:MOST_SHOWN])), [_JSON]
 
     async def _answer(self, path: str) -> tuple[int, bytes, bytes]:
         if path == "/live":

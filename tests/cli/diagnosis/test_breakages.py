@@ -14,6 +14,7 @@ from dynamo.cli.diagnosis import cluster, machine, pipeline
 from dynamo.cli.diagnosis.cluster import ClusterFacts, OperatorFact, QuotaFact
 from dynamo.cli.diagnosis.devices import NVIDIA, Card, Demand, GpuFact, NodeDevices, cards_of, looked_at
 from dynamo.cli.diagnosis.findings import Finding, report_of
+from dynamo.cli.diagnosis.local_pipeline import LocalFacts, LocalPart, local_findings
 from dynamo.cli.diagnosis.machine import (
     EngineFact,
     FolderFact,
@@ -23,8 +24,9 @@ from dynamo.cli.diagnosis.machine import (
     PortFact,
     preflight,
 )
-from dynamo.cli.diagnosis.pipeline import LocalFacts, LocalPart, PipelineFacts, PodFact
-from dynamo.cli.local.facts.machine import engines, folder_fact, gpu_fact, models, port_fact
+from dynamo.cli.diagnosis.pipeline import PipelineFacts, PodFact
+from dynamo.cli.local.facts.machine import engines, folder_fact, gpu_fact, port_fact
+from dynamo.cli.local.facts.models import models
 from dynamo.operator.api.load import load_pipelines
 
 WELL = MachineFacts()
@@ -58,7 +60,7 @@ def _event(message: str) -> Finding:
 
 def _up(reason: str) -> Finding:
     parts = (LocalPart("frontend", "ready"), LocalPart("worker-0", "backing-off", reason, 3))
-    return _first(pipeline.local_findings(LocalFacts("llama", "llama.yaml", True, parts)))
+    return _first(local_findings(LocalFacts("llama", "llama.yaml", True, parts)))
 
 
 BREAKAGES: dict[str, tuple[Callable[[], Finding], str, str, str]] = {
@@ -280,10 +282,10 @@ def test_all_is_well() -> None:
 def test_a_pipeline_that_has_ended_is_told_by_its_last_words(said: str, code: str) -> None:
     """Starting it again would end the same way where its cause is known."""
     parts = (LocalPart("worker-0", "stopped", last_error=said),)
-    finding = _first(pipeline.local_findings(LocalFacts("llama", "llama.yaml", False, parts)))
+    finding = _first(local_findings(LocalFacts("llama", "llama.yaml", False, parts)))
     assert finding.code == code
 
 
 def test_a_part_that_loads_is_no_fault() -> None:
-    finding = _first(pipeline.local_findings(LocalFacts("llama", "f", True, (LocalPart("worker-0", "starting"),))))
+    finding = _first(local_findings(LocalFacts("llama", "f", True, (LocalPart("worker-0", "starting"),))))
     assert (finding.code, finding.weight) == ("starting", "warning")

@@ -311,7 +311,9 @@ BREAKAGES: Final[dict[str, Breakage]] = {
     "NATS takes little": Breakage(nats_small, "small-payload", "65536", "max_payload"),
     "more GPUs than are there": Breakage(gpus_wanted, "gpu", "64", "spec.components[]"),
     "disk fills": Breakage(disk_fills, "disk-full", "No space left", "dynamo clean"),
-    "the engine raises at start": Breakage(engine_raises_at_start, "not-up", "the card burns", "dynamo up"),
+    "the engine raises at start": Breakage(
+        engine_raises_at_start, "bad-program", "the card burns", "correct mine.py:1"
+    ),
 }
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 from tests.waiting import eventually
 
-from dynamo.cli.diagnosis.pipeline import LocalFacts, LocalPart, local_findings
+from dynamo.cli.diagnosis.local_pipeline import LocalFacts, LocalPart, local_findings
 from dynamo.cli.local.facts import worker_health
 from dynamo.cli.local.facts.worker_health import AWAY, doing, is_stopped, read, seen
 from dynamo.cli.local.state import FRONTEND, PartState

@@ -64,6 +64,7 @@ def test_workers_have_state_and_load(served: Any) -> None:
     (worker,) = answer["workers"]
     assert answer["total"] == 1
     assert int(worker.pop("id"), 16) in served.instances()
+    assert len(worker.pop("card")) == 16
     assert worker == {
         "model": "m", "role": "generate", "state": "ready", "in_flight": 0, "running": 0, "queue": 0, "kv_usage": None,
         "cache_hits": None, "restarts": 0,

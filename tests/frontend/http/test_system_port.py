@@ -153,6 +153,8 @@ def test_the_system_port_explains_requests_of_every_process(start: Start, worker
     injected = httpx.get(f"{said['system_url']}/requests/x%20HTTP%2F1.0%0D%0Aa:b%0D%0A%0D%0AGET%20%2Fmetrics")
     assert (injected.status_code, list(injected.json())) == (404, ["error"])
     assert httpx.get(f"{said['system_url']}/requests/{'x' * 5000}").status_code == 404
+    assert httpx.get(f"{said['url']}/requests").status_code == 404
+    assert httpx.get(f"{said['system_url']}/requests").json() == {"running": []}
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])

@@ -73,7 +73,7 @@ def test_each_kind_of_request(served: Site, site: Site) -> None:
     assert (fields["endpoint"], fields["output_tokens"]) == ("completions", 8)
     missing = httpx.get(f"{served.url}/requests/none")
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "request_not_found")
-    assert httpx.get(f"{served.url}/requests/").status_code == 404
+    assert httpx.get(f"{served.url}/requests/").json() == {"running": []}
 
 
 def refuse(incoming: Incoming) -> None:
@@ -167,6 +167,7 @@ def test_keys_see_their_own(make_site: Callable[..., Site], tmp_path: Path) -> N
     assert httpx.get(path, headers=mine).status_code == 200
     assert httpx.get(path, headers=other).json() == httpx.get(f"{site.url}/requests/x", headers=other).json()
     assert httpx.get(path).status_code == 401
+    assert httpx.get(f"{site.url}/requests").status_code == 401
 
 
 def test_none_are_kept(make_site: Callable[..., Site]) -> None:
@@ -176,3 +177,28 @@ def test_none_are_kept(make_site: Callable[..., Site]) -> None:
         site.worker(Echo(), wait=False)
         answer = ask(site, CHAT)
         assert httpx.get(f"{site.url}/requests/{answer.headers['x-request-id']}").status_code == 404
+
+
+def test_a_request_under_way_is_where_it_is_now(site: Site) -> None:
+    """The worker that has it, since when, and the tokens so far; listed until it ends, then explained as ever."""
+    engine = Echo()
+
+    async def hold() -> None:
+        engine.hold = asyncio.Event()
+
+    site.run(hold())
+    worker = site.worker(engine)
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(ask, site, CHAT, **{"x-request-id": "now"})
+        eventually("it runs", lambda: engine.running == 1, 10)
+        listed = httpx.get(f"{site.url}/requests").json()["running"]
+        fields, said = explained(site, "now"), explain("now", site.url).output
+        assert engine.hold is not None
+        site.call(engine.hold.set)
+        assert answer.result(20).status_code == 200
+    assert [request["id"] for request in listed] == ["now"]
+    assert (fields["status"], fields["output_tokens"], fields["ttft_ms"]) == (0, 0, None)
+    assert (fields["stages"][-1]["name"], f"{worker.id:014x}" in fields["stages"][-1]["what"]) == ("prefill", True)
+    assert ("under way" in said, "now prefill for " in said, "tokens so far" in said) == (True, True, True)
+    assert explained(site, "now")["status"] == 200
+    assert httpx.get(f"{site.url}/requests").json() == {"running": []}

@@ -14,7 +14,7 @@ from typing import Any
 import click
 import msgspec
 
-from dynamo.cli.local.state import PartState, RunState, running, state_home
+from dynamo.cli.local.state import PartState, RunState, running, state_home, unreadable
 from dynamo.cli.tables import Row, age, table
 from dynamo.runtime.process.printable import visible
 
@@ -56,6 +56,8 @@ def _once(output: str) -> None:
     for state, alive in runs:
         if alive:
             state.parts = seen(state.parts)
+    for name in unreadable(state_home(os.environ)):
+        click.echo(f"{name} is up, and its state can't be read: dynamo doctor {name}", err=True)
     if output in ("json", "yaml"):
         click.echo(_structured(runs, output))
     elif not runs:

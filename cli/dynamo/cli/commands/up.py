@@ -55,6 +55,8 @@ def up(file: Path, http_port: int | None, http_host: str, detach: bool, own_line
     import asyncio
 
     from dynamo.cli.commands.files.pipeline_files import load_file
+    from dynamo.cli.commands.upkeep.variables import misspelt_in
+    from dynamo.cli.diagnosis.environment import notes
     from dynamo.cli.local.display import OwnLinesDisplay, make_display
     from dynamo.cli.local.executor import FileRun, Options
     from dynamo.cli.local.infrastructure import UpError
@@ -69,6 +71,8 @@ def up(file: Path, http_port: int | None, http_host: str, detach: bool, own_line
         raise SystemExit(run_detached(words, [p.name for p in pipelines], state_home(os.environ)))
     options = Options(file, state_home(os.environ), http_host, http_port, verbose > 0)
     display = OwnLinesDisplay() if own_lines_only else make_display(sys.stdout)
+    for note in notes(misspelt_in(os.environ)):
+        display.say(f"note: {note}")
     try:
         code = asyncio.run(FileRun(options, pipelines, display).run())
     except UpError as error:

@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from dynamo.cli.diagnosis import devices, servers
+from dynamo.cli.diagnosis import devices, environment, file_fields, servers
 from dynamo.cli.diagnosis.devices import Demand, GpuFact
+from dynamo.cli.diagnosis.environment import EnvironmentFacts
+from dynamo.cli.diagnosis.file_fields import FieldFact, UpFact, UpstreamFact
 from dynamo.cli.diagnosis.findings import Finding, Weight
 from dynamo.cli.diagnosis.servers import ServerFact
 from dynamo.runtime.process.extras import install_hint
@@ -59,6 +61,8 @@ class ModelFact:
     source: str
     wanted_by: str
     problem: str = ""
+    offline: bool = False
+    """It is the hub's, isn't in the cache, and HF_HUB_OFFLINE is set."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,8 @@ class HubFact:
     error: str = ""
     proxy: str = ""
     """The variable that names a proxy which it is asked through."""
+    in_its_place: bool = False
+    """Something answers there, and is no hub."""
     token: bool = False
     token_refused: bool = False
     skew_seconds: float | None = None
@@ -98,12 +104,21 @@ class MachineFacts:
     engines: tuple[EngineFact, ...] = ()
     models: tuple[ModelFact, ...] = ()
     programs: tuple[ProgramFact, ...] = ()
+    fields: tuple[FieldFact, ...] = ()
+    upstreams: tuple[UpstreamFact, ...] = ()
     gpu: GpuFact = field(default_factory=GpuFact)
     demands: tuple[Demand, ...] = ()
     """Devices that the pipelines of a file ask for."""
     own_servers: tuple[ServerFact, ...] = ()
     """etcd and NATS that the environment names."""
+    wanted: tuple[UpFact, ...] = ()
+    """The pipelines of a file, as they would be up."""
+    up: tuple[UpFact, ...] = ()
+    """Those that are."""
     hub: HubFact = field(default_factory=HubFact)
+    needs_hub: bool = False
+    """A pipeline of the file names a model of it."""
+    environment: EnvironmentFacts = field(default_factory=EnvironmentFacts)
     etcd: str = "etcd"
     nats: str = "nats-server"
 
@@ -114,10 +129,12 @@ def findings(facts: MachineFacts) -> Iterator[Finding]:
         yield from rule(facts)
 
 
-def preflight(engines: tuple[EngineFact, ...], models: tuple[ModelFact, ...]) -> list[str]:
+def preflight(
+    engines: tuple[EngineFact, ...], models: tuple[ModelFact, ...], fields: tuple[FieldFact, ...] = ()
+) -> list[str]:
     """Return what keeps `dynamo up` from serving, before a download begins or a process starts."""
-    facts = MachineFacts(engines=engines, models=models)
-    return [f"{f.what}: {f.cause}: {f.mend}" for rule in (_engines, _models) for f in rule(facts)]
+    facts = MachineFacts(engines=engines, models=models, fields=fields)
+    return [f"{f.what}: {f.cause}: {f.mend}" for rule in (_engines, _models, _fields) for f in rule(facts)]
 
 
 def _programs(facts: MachineFacts) -> Iterator[Finding]:
@@ -205,7 +222,12 @@ def _engines(facts: MachineFacts) -> Iterator[Finding]:
 
 def _models(facts: MachineFacts) -> Iterator[Finding]:
     for model in facts.models:
-        if model.problem:
+        if model.problem and model.offline:
+            yield Finding(
+                "model-not-cached", f"the model of {model.wanted_by} isn't on this machine: {model.source}",
+                model.problem, f"unset HF_HUB_OFFLINE; python -m dynamo.worker.fetch --model-path {model.source}",
+            )  # fmt: skip
+        elif model.problem:
             yield Finding(
                 "model-broken", f"the model of {model.wanted_by} can't be used: {model.source}", model.problem,
                 f"correct spec.model.source of {model.wanted_by}, or get the file again; then dynamo validate FILE",
@@ -237,6 +259,16 @@ def _limits(facts: MachineFacts) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+def _fields(facts: MachineFacts) -> Iterator[Finding]:
+    yield from file_fields.field_findings(facts.fields)
+    yield from file_fields.upstream_findings(facts.upstreams)
+    yield from file_fields.name_findings(facts.wanted, facts.up)
+
+
+def _environment(facts: MachineFacts) -> Iterator[Finding]:
+    yield from environment.findings(facts.environment)
+
+
 def _gpu(facts: MachineFacts) -> Iterator[Finding]:
     yield from devices.machine_findings(facts.gpu, facts.demands)
 
@@ -249,12 +281,19 @@ def _hub(facts: MachineFacts) -> Iterator[Finding]:
     hub = facts.hub
     if hub.offline:
         return
-    if hub.error:
+    if hub.in_its_place:
+        yield Finding(
+            "hub-is-none", f"what answers at {hub.url} is no model hub", hub.error,
+            f"curl -I {hub.url} shows what it is: sign in to the network, or correct HF_ENDPOINT or HTTPS_PROXY",
+            Weight.ERROR if facts.needs_hub else Weight.WARNING,
+        )  # fmt: skip
+    elif hub.error:
         mend = f"unset {hub.proxy}, or correct it" if hub.proxy else "set HTTPS_PROXY or HF_ENDPOINT"
         yield Finding(
             "hub-unreachable", f"the model hub can't be reached at {hub.url}",
             f"through the proxy that {hub.proxy} names: {hub.error}" if hub.proxy else hub.error,
-            f"curl -I {hub.url}; {mend}, or HF_HUB_OFFLINE=1 to work without", Weight.WARNING,
+            f"curl -I {hub.url}; {mend}, or HF_HUB_OFFLINE=1 to work without",
+            Weight.ERROR if facts.needs_hub else Weight.WARNING,
         )  # fmt: skip
     if hub.token_refused:
         yield Finding(
@@ -269,5 +308,6 @@ def _hub(facts: MachineFacts) -> Iterator[Finding]:
 
 
 _RULES: Final[tuple[Callable[[MachineFacts], Iterator[Finding]], ...]] = (
-    _python, _folders, _ports, _engines, _models, _programs, _servers, _own_servers, _gpu, _limits, _hub, _path,
+    _python, _folders, _environment, _ports, _engines, _models, _fields, _programs, _servers, _own_servers,
+    _gpu, _limits, _hub, _path,
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Why one pipeline isn't Ready: in a cluster by its conditions, pods and events, here by its parts and logs. Pure."""
+"""Why one pipeline of a cluster isn't Ready: by its conditions, pods and events. Pure."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from dynamo.cli.diagnosis.findings import Finding, Weight
-from dynamo.runtime.http.system_server import BUS_AWAY
+from dynamo.cli.diagnosis.findings import Finding
 
 
 @dataclass(frozen=True)
@@ -33,31 +32,6 @@ class PipelineFacts:
     pods: tuple[PodFact, ...] = ()
     events: tuple[tuple[str, str], ...] = ()
     """Reasons and messages of warnings, youngest last."""
-
-
-@dataclass(frozen=True)
-class LocalPart:
-    """One part of a local pipeline."""
-
-    name: str
-    state: str
-    reason: str = ""
-    restarts: int = 0
-    last_error: str = ""
-    kind: str = ""
-    """`frontend`, `worker`, `node` or `infra`."""
-    stopped: int | None = None
-    """Its process, where a signal has stopped that."""
-
-
-@dataclass(frozen=True)
-class LocalFacts:
-    """One pipeline of this machine."""
-
-    name: str
-    file: str
-    alive: bool
-    parts: tuple[LocalPart, ...] = ()
 
 
 _MENDS: Final = (
@@ -117,69 +91,3 @@ def _known(facts: PipelineFacts, source: str, text: str) -> Finding | None:
             command = mend.format(ns=facts.namespace, name=facts.name, label=label)
             return Finding(code, f"{facts.name} isn't ready: {means}", f"{source}: {text}", command)
     return None
-
-
-_LOCAL_MENDS: Final = (
-    ("engine-missing", r"isn't installed|is not installed|No module named", "install it: dynamo doctor {file}"),
-    ("disk-full", r"No space left", "dynamo clean"),
-    ("port-taken", r"[Aa]ddress already in use", "dynamo up {file} --http-port 0"),
-    ("bad-token", r"HF_TOKEN|\bgated\b", "export HF_TOKEN=…"),
-    ("out-of-memory", r"[Oo]ut of memory|SIGKILL|killed by signal 9",
-     "dmesg | grep -i 'killed process' says whether memory ran out: then a smaller model, or spec.model.contextLength"),
-    ("model-broken", r"no model at|GGUF", "correct spec.model.source: dynamo validate {file}"),
-)  # fmt: skip
-
-
-def local_findings(facts: LocalFacts) -> Iterator[Finding]:
-    """Yield why a pipeline of this machine doesn't serve."""
-    if not facts.alive:
-        failed = next((p.last_error for p in facts.parts if p.last_error), "")
-        code, mend = _local(failed, "not-up", "dynamo up {file}")
-        yield Finding(
-            code, f"{facts.name} isn't up", failed or "dynamo up ended, or was killed",
-            mend.format(file=facts.file, name=facts.name, part=""),
-        )  # fmt: skip
-        return
-    kinds = {part.kind for part in facts.parts}
-    if "frontend" in kinds and "worker" not in kinds:
-        yield Finding(
-            "no-workers", f"{facts.name} has no workers", "spec.replicas, or a component's, is 0: requests find nobody",
-            f"set spec.replicas to 1 or more in {facts.file}, then dynamo up {facts.file}",
-        )  # fmt: skip
-    for part in facts.parts:
-        if (finding := _of_part(facts, part)) is not None:
-            yield finding
-
-
-def _of_part(facts: LocalFacts, part: LocalPart) -> Finding | None:
-    logs = f"dynamo logs {facts.name}/{part.name} --tail 50"
-    if part.state == "ready":
-        what = f"{part.name} of {facts.name} serves, and something is amiss"
-        return Finding("amiss", what, part.reason, logs, Weight.WARNING) if part.reason else None
-    if part.stopped is not None:
-        return Finding("stopped", f"{part.name} of {facts.name} is stopped", part.reason, f"kill -CONT {part.stopped}")
-    if part.state == "notready" and BUS_AWAY in part.reason:
-        return Finding(
-            "bus-away", f"{part.name} of {facts.name} can't reach NATS", part.reason,
-            f"dynamo doctor, which asks the NATS that NATS_SERVER names; dynamo logs {facts.name}/nats --tail 20",
-        )  # fmt: skip
-    if part.state == "notready" and part.kind == "frontend":
-        return Finding("frontend-silent", f"{part.name} of {facts.name} doesn't answer", part.reason, logs)
-    if part.state == "notready":
-        return Finding("not-routed", f"{part.name} of {facts.name} gets no requests", part.reason, logs)
-    if part.state == "starting" and not part.restarts:
-        return Finding(
-            "starting", f"{part.name} of {facts.name} is starting",
-            part.last_error or part.reason or "it loads its model",
-            f"dynamo logs {facts.name}/{part.name} -f", Weight.WARNING,
-        )  # fmt: skip
-    code, mend = _local(f"{part.reason} {part.last_error}", "crash", "dynamo logs {name}/{part} --tail 50")
-    return Finding(
-        code, f"{part.name} of {facts.name} doesn't serve", part.reason or part.last_error or f"it is {part.state}",
-        mend.format(file=facts.file, name=facts.name, part=part.name),
-    )  # fmt: skip
-
-
-def _local(text: str, code: str, mend: str) -> tuple[str, str]:
-    """Return the code of what a text says, and the command that mends it; those given where it says nothing known."""
-    return next(((code, mend) for code, pattern, mend in _LOCAL_MENDS if re.search(pattern, text)), (code, mend))

@@ -16,12 +16,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from dynamo.cli.diagnosis.machine import preflight
 from dynamo.cli.local import infra_servers, next_steps
 from dynamo.cli.local.display import Display
-from dynamo.cli.local.facts.machine import engines, models, who_listens
+from dynamo.cli.local.facts.fields import fields
+from dynamo.cli.local.facts.machine import engines, who_listens
+from dynamo.cli.local.facts.models import models
 from dynamo.cli.local.infra_servers import without_password
 from dynamo.cli.local.infrastructure import Footing, UpError, assign_ports, demand_port, find_footing
 from dynamo.cli.local.log_files import LogFile, Repeats, Severity
@@ -41,12 +42,14 @@ from dynamo.cli.local.state import (
     NODE,
     RUN_VARIABLE,
     WORKER,
+    Ending,
     HeldError,
-    PartState,
     PipelineState,
     RunState,
+    is_running,
+    write_ending,
 )
-from dynamo.cli.local.supervisor import Part, Probe, Supervisor
+from dynamo.cli.local.supervisor import Part, Probe, Supervisor, part_state
 from dynamo.cli.local.verdicts import Seen, can_serve, hopeless, should_greet
 from dynamo.operator.api.v1alpha1 import DynamoPipeline, RuntimeSpec
 from dynamo.operator.plan.plan import LOCAL_GRACE_SECONDS, Environment, plan
@@ -98,6 +101,7 @@ class FileRun:
         self._exit_code = 0
         self._write_due = False
         self._repeats = Repeats()
+        self._held: set[str] = set()
         self._reasons: dict[str, str] = {}
         """Of the parts that ended the run, by their labels."""
         self._footing: Footing
@@ -107,7 +111,11 @@ class FileRun:
         with self._signals_handled(), contextlib.ExitStack() as held:
             try:
                 return await self._run(held)
+            except UpError as error:
+                self._reasons = {"": str(error)}
+                raise
             finally:
+                self._keep_ending()
                 self._display.close()
 
     async def _run(self, held: contextlib.ExitStack) -> int:
@@ -135,7 +143,9 @@ class FileRun:
         for pipeline in self._wanted:
             drafted = plan(pipeline, Environment(("",), "", local=True))
             problems += local_problems(pipeline, drafted, self._options.environment)
-        problems += preflight(engines(self._wanted), models(self._wanted, self._options.file.resolve().parent))
+        folder = self._options.file.resolve().parent
+        here = models(self._wanted, folder, self._options.environment)
+        problems += preflight(engines(self._wanted), here, fields(self._wanted))
         if len({p.name for p in self._wanted}) < len(self._wanted):
             problems.append("metadata.name: two pipelines have one name, and there are no Kubernetes namespaces here")
         if problems:
@@ -162,9 +172,10 @@ class FileRun:
             ) from None
         except OSError as error:
             raise UpError(
-                f"can't write the state of {name} to {error.filename}: {error.strerror}. "
+                f"can't write the state of {name} to {error.filename or self._options.home / name}: {error.strerror}. "
                 "Set XDG_STATE_HOME to a folder that you may write to"
             ) from None
+        self._held.add(name)
         try:
             yield state
         finally:
@@ -309,6 +320,16 @@ class FileRun:
                 self._display.say(f"stopping: waiting for {names} (Ctrl-C again ends everything now)")
                 await self._supervisor.stop(ending)
 
+    def _keep_ending(self) -> None:
+        """Keep why it ended for `dynamo doctor NAME`; what another `dynamo up` runs is its own to tell."""
+        for name in (pipeline.name for pipeline in self._wanted):
+            folder = self._options.home / name
+            reasons = {
+                part: why for part, why in self._reasons.items() if "/" not in part or part.startswith(f"{name}/")
+            }
+            if name in self._held or not is_running(folder):
+                write_ending(folder, Ending(str(self._options.file.resolve()), reasons or dict(self._reasons)))
+
     def _repeat_reasons(self) -> None:
         """Say last why nothing served: what the parts said as they ended has scrolled away."""
         if self._exit_code == 1 and not self._signals:
@@ -364,6 +385,8 @@ class FileRun:
             self._display.parts(self._supervisor.parts)
             if any(p.servable_since and not p.greeted for p in self._pipelines):
                 self._supervisor.wake()
+            if any(p.state.is_damaged for p in self._pipelines):
+                self._write_soon()
             settled = all(part.life.settled for part in self._supervisor.parts)
             await asyncio.sleep(_REST_EVERY if settled else _REFRESH_EVERY)
 
@@ -376,29 +399,6 @@ class FileRun:
         self._write_due = False
         for pipeline in self._pipelines:
             parts = self._of(pipeline, *_SHOW_ORDER)
-            pipeline.record.parts = [_part_state(part) for part in parts]
+            pipeline.record.parts = [part_state(part) for part in parts]
             with contextlib.suppress(OSError):  # a full disk must not end what serves
                 pipeline.state.write(pipeline.record)
-
-
-def _part_state(part: Part) -> PartState:
-    since = time.time() - (time.monotonic() - part.life.since)
-    ports = {name: number for name, number in part.spec.ports if number}
-    if isinstance(system := part.announced.get("system_port"), int):
-        ports["system"] = system
-    if http := urlsplit(str(part.announced.get("url", ""))).port:
-        ports["http"] = http
-    return PartState(
-        name=part.spec.name,
-        kind=part.spec.kind,
-        component=part.spec.component,
-        state=part.state.value,
-        since=since,
-        pid=part.life.pid,
-        revision=part.spec.revision,
-        restarts=part.life.restarts,
-        reason=part.note,
-        log=str(part.log.path),
-        ports=ports,
-        ended=part.life.ended,
-    )

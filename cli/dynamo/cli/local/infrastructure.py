@@ -91,11 +91,12 @@ def assign_ports(
 def demand_port(host: str, port: int, who_listens: Callable[[int], str | None]) -> None:
     """Raise `UpError` where the port isn't free, with who holds it."""
     try:
-        if port == 0 or is_free(port, host):
+        if is_free(port, host) or port == 0:
             return
     except OSError as error:
         raise UpError(
-            f"can't listen on {host}:{port}: {error.strerror}; choose another --http-host or --http-port"
+            f"can't listen on {host}:{port}: {error.strerror}; choose another --http-host (DYN_HTTP_HOST) or "
+            "--http-port"
         ) from None
     who = who_listens(port)
     raise UpError(

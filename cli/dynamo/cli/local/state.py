@@ -22,6 +22,7 @@ RUN_VARIABLE = "DYN_UP_RUN"
 """Marks every process of a run in its environment."""
 
 
+_ENDING: Final = "ended.json"
 FRONTEND: Final = "frontend"
 WORKER: Final = "worker"
 NODE: Final = "node"
@@ -44,6 +45,8 @@ class PartState(msgspec.Struct):
     ports: dict[str, int] = {}
     ended: str = ""
     """Why the process before this one ended, where there was one."""
+    instance: str = ""
+    """By which frontends know it, where it is a worker."""
 
 
 class RunState(msgspec.Struct):
@@ -60,6 +63,14 @@ class RunState(msgspec.Struct):
     etcd: str = ""
     nats: str = ""
     parts: list[PartState] = []
+
+
+class Ending(msgspec.Struct):
+    """How the last `dynamo up` of a pipeline ended; stays until the next one."""
+
+    file: str
+    reasons: dict[str, str] = {}
+    """Why it could not serve: by part, or by an empty name where it never came to a part. None: it was stopped."""
 
 
 class HeldError(Exception):
@@ -83,6 +94,7 @@ class PipelineState:
         self.folder = folder
         self._lock = lock
         self._released = False
+        self._written: tuple[int, int] | None = None
 
     @classmethod
     def acquire(cls, home: Path, pipeline: str, file: str) -> PipelineState:
@@ -109,7 +121,8 @@ class PipelineState:
         left = read_state(self.folder)
         if left is not None:
             kill_leftovers(left)
-        (self.folder / "state.json").unlink(missing_ok=True)
+        for name in ("state.json", _ENDING):
+            (self.folder / name).unlink(missing_ok=True)
         for name in ("logs", "data", "files"):
             shutil.rmtree(self.folder / name, ignore_errors=True)
 
@@ -120,6 +133,14 @@ class PipelineState:
         fresh = self.folder / "state.json.new"
         fresh.write_bytes(msgspec.json.format(msgspec.json.encode(state)))
         fresh.replace(self.folder / "state.json")
+        self._written = _mark_of(self.folder / "state.json")
+
+    @property
+    def is_damaged(self) -> bool:
+        """Tell whether somebody else has changed or removed `state.json`."""
+        return (
+            not self._released and self._written is not None and _mark_of(self.folder / "state.json") != self._written
+        )
 
     def release(self) -> None:
         """End of the run: logs stay for `dynamo logs`, the rest goes."""
@@ -129,6 +150,38 @@ class PipelineState:
             shutil.rmtree(self.folder / name, ignore_errors=True)
         self._lock.truncate(0)
         self._lock.close()
+
+
+def _mark_of(path: Path) -> tuple[int, int] | None:
+    try:
+        seen = path.stat()
+    except OSError:
+        return None
+    return seen.st_mtime_ns, seen.st_size
+
+
+def write_ending(folder: Path, ending: Ending) -> None:
+    """Keep how a run ended; nothing where the folder can't be written to."""
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (folder / _ENDING).write_bytes(msgspec.json.encode(ending))
+
+
+def read_ending(folder: Path) -> Ending | None:
+    """Return how the last run ended, None where nothing tells."""
+    try:
+        return msgspec.json.decode((folder / _ENDING).read_bytes(), type=Ending)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def holder_of(folder: Path) -> tuple[str, str]:
+    """Return the process that holds a folder, and its file, as its lock says; empty where that can't be read."""
+    try:
+        pid, _, file = (folder / "lock").read_text(encoding="utf-8").strip().partition(" ")
+    except (OSError, UnicodeDecodeError):
+        return "", ""
+    return pid, file
 
 
 def read_state(folder: Path) -> RunState | None:
@@ -159,6 +212,12 @@ def running(home: Path) -> Iterator[tuple[RunState, bool]]:
         state = read_state(folder)
         if state is not None:
             yield state, is_running(folder)
+
+
+def unreadable(home: Path) -> list[str]:
+    """Return the pipelines that are up, and whose state can't be read."""
+    folders = sorted(home.iterdir()) if home.is_dir() else []
+    return [folder.name for folder in folders if read_state(folder) is None and is_running(folder)]
 
 
 def kill_leftovers(state: RunState) -> list[int]:

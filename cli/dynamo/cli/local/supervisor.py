@@ -15,12 +15,14 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from dynamo.cli.local import process_lifecycle
 from dynamo.cli.local.log_files import LogFile, Severity, last_words, message, severity
 from dynamo.cli.local.process_lifecycle import Life, Policy, State
 from dynamo.cli.local.process_specs import PartSpec
 from dynamo.cli.local.processes import Child, Watchdog, spawn
+from dynamo.cli.local.state import PartState
 from dynamo.runtime.process.tasks import TaskOwner
 
 Probe = Callable[[], Awaitable[bool]]
@@ -225,3 +227,28 @@ class Supervisor:
             part.last.append((level, text))
         part.log.write(text, datetime.now(UTC))
         self._on_log(part, text, own or Severity.INFO)
+
+
+def part_state(part: Part) -> PartState:
+    """Return what `dynamo ps` shows of a part now."""
+    since = time.time() - (time.monotonic() - part.life.since)
+    ports = {name: number for name, number in part.spec.ports if number}
+    if isinstance(system := part.announced.get("system_port"), int):
+        ports["system"] = system
+    if http := urlsplit(str(part.announced.get("url", ""))).port:
+        ports["http"] = http
+    return PartState(
+        name=part.spec.name,
+        kind=part.spec.kind,
+        component=part.spec.component,
+        state=part.state.value,
+        since=since,
+        pid=part.life.pid,
+        revision=part.spec.revision,
+        restarts=part.life.restarts,
+        reason=part.note,
+        log=str(part.log.path),
+        ports=ports,
+        ended=part.life.ended,
+        instance=f"{instance:014x}" if isinstance(instance := part.announced.get("instance"), int) else "",
+    )

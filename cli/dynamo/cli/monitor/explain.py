@@ -1,4 +1,4 @@
-"""`dynamo explain ID [URL]`: where the time of one request went."""
+"""`dynamo explain ID [URL]`: where the time of one request went, or where it is now."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ Examples:
   dynamo explain 9b1f6d0c -o json | jq .stages
 
 \b
-Frontends keep requests for ten minutes after their end. Exit codes: 0 found,
+Of a request under way, the last stage is where it is now. Frontends keep
+requests for ten minutes after their end. Exit codes: 0 found,
 1 not found, or no frontend answers.
 """
 
@@ -35,7 +36,7 @@ Frontends keep requests for ten minutes after their end. Exit codes: 0 found,
 @click.option("--key-env", default="OPENAI_API_KEY", show_default=True, help="Variable that holds the API key.")
 @pipeline_options
 def explain(request_id: str, url: str | None, output: str, key_env: str, pipeline: str | None, target: Target) -> None:
-    """Say where the time of the request ID went: the answer's header x-request-id has it."""
+    """Say where the time of the request ID went, or where it is now: the answer's header x-request-id has it."""
     from dynamo.cli.monitor.frontend import FrontendError
 
     problems: list[str] = []
@@ -56,7 +57,8 @@ def _lines(explanation: Any) -> list[str]:
     from dynamo.runtime.process.printable import visible
 
     came = datetime.datetime.fromtimestamp(explanation.received).astimezone().isoformat(" ", "milliseconds")
-    outcome = f"{explanation.status} {explanation.error}".rstrip()
+    outcome = f"{explanation.status} {explanation.error}".rstrip() if explanation.status else "under way"
+    so_far = "" if explanation.status else " so far"
     rows = [("STAGE", "BEGINS", "TOOK", "WHAT")]
     rows += [
         (visible(stage.name), _time(stage.begins_ms), _time(stage.took_ms), visible(stage.what))
@@ -66,12 +68,23 @@ def _lines(explanation: Any) -> list[str]:
         visible(f"{explanation.endpoint} of {explanation.model}: {outcome}, {_time(explanation.took_ms)}"),
         visible(
             f"came {came}, {explanation.prompt_tokens} prompt tokens ({explanation.cached_tokens} cached), "
-            f"{explanation.output_tokens} output tokens"
+            f"{explanation.output_tokens} output tokens{so_far}"
         ),
+        *_now(explanation),
         "",
         *table(rows),
         *_rivals(explanation),
     ]
+
+
+def _now(explanation: Any) -> list[str]:
+    """Return where a request under way is, and since when."""
+    from dynamo.runtime.process.printable import visible
+
+    if explanation.status or not explanation.stages:
+        return []
+    stage = explanation.stages[-1]
+    return [visible(f"now {stage.name} for {_time(stage.took_ms)}{f': {stage.what}' if stage.what else ''}")]
 
 
 def _rivals(explanation: Any) -> list[str]:

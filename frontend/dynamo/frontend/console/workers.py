@@ -27,7 +27,7 @@ def _rows(models: ModelSet, role: str, connected: bool, restarts: RestartsOf) ->
     for key, worker in models.workers.items():
         state = "ready" if key in routable else "away"
         yield {
-            "id": f"{key.id:014x}", "model": models.name, "role": role,
+            "id": f"{key.id:014x}", "model": models.name, "role": role, "card": models.digest[:16],
             "state": state if models.model is not None or role == "prefill" else "loading",
             "in_flight": worker.open_streams, "running": worker.running, "queue": worker.waiting,
             "kv_usage": _kv_usage(models, worker), "cache_hits": _cache_hits(worker),

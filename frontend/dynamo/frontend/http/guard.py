@@ -15,9 +15,11 @@ from dynamo.frontend.http.connection import CONNECTION
 from dynamo.runtime.http.local_callers import from_this_machine
 
 WORKERS: Final = "/console/workers"
-SYSTEM_ROUTES: Final = ("/metrics", "/version", "/openapi.json", "/docs", "/busy_threshold", WORKERS)
+UNDER_WAY: Final = "/requests"
+"""The oldest requests that have not ended."""
+SYSTEM_ROUTES: Final = ("/metrics", "/version", "/openapi.json", "/docs", "/busy_threshold", WORKERS, UNDER_WAY)
 REQUESTS: Final = "/requests/"
-"""Before the id of a request that has ended."""
+"""Before the id of a request."""
 ON_SYSTEM_PORT: Final = "on_system_port"
 """Key of a request's state: it came on the port of those who run the frontend."""
 PING: Final = "/ping"

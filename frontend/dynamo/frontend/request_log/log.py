@@ -1,9 +1,14 @@
-"""Records of ended requests, bounded in number and age. No record holds a word of a prompt or an answer. Pure."""
+"""Records of requests: those under way, and ended ones, bounded in number and age. Pure.
+
+No record holds a word of a prompt or an answer.
+"""
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
-from typing import Final
+from collections.abc import Callable
+from typing import Final, Protocol
 
 import msgspec
 
@@ -14,7 +19,11 @@ MOST_COMPARED: Final = 4
 """Workers that weren't chosen, whose costs are kept with the choice: the cheapest."""
 MOST_EVENTS: Final = 64
 """Placements and failures of one request: a request of many choices, tried again and again, takes no more memory."""
+MOST_SHOWN: Final = 16
+"""Requests under way that are shown together: the oldest."""
 _LONGEST_REASON: Final = 160
+RUNNING: Final = 0
+"""Status of a request that has not ended."""
 
 
 class Placement(msgspec.Struct, frozen=True, gc=False):
@@ -52,7 +61,7 @@ Event = Placement | Failure | Wait
 
 
 class RequestRecord(msgspec.Struct, frozen=True, gc=False):
-    """A request that has ended; a time is 0 where its stage never began."""
+    """A request; a time is 0 where its stage never began, or hasn't begun yet."""
 
     id: str
     endpoint: str
@@ -60,6 +69,7 @@ class RequestRecord(msgspec.Struct, frozen=True, gc=False):
     kind: str
     """`stream` or `unary`."""
     status: int
+    """`RUNNING` where it has not ended; then `ended` is now, and tokens are those so far."""
     error: str
     began: float
     tokenized: float
@@ -84,19 +94,40 @@ def add_failure(events: list[Event], at: float, reason: str) -> None:
         events.append(Failure(at, reason[:_LONGEST_REASON]))
 
 
+class UnderWay(Protocol):
+    """A request that has not ended."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def began(self) -> float: ...
+    def so_far(self) -> RequestRecord:
+        """Return what has become of it until now."""
+
+
 class RequestLog:
-    """The last requests that have ended."""
+    """The requests under way, and the last ones that have ended."""
 
     def __init__(self, size: int) -> None:
         self._records: deque[RequestRecord] = deque(maxlen=size)
+        self._under_way: set[UnderWay] = set()
         self.add = self._records.append
         """Keep a record."""
+        self.enter, self.leave = self._under_way.add, self._under_way.discard
+        """Know a request from its beginning to its end."""
 
     def find(self, request_id: str, now: float) -> RequestRecord | None:
         """Return the latest record of an id that is young enough; clients choose ids, and may use one twice."""
+        if running := [request for request in self._under_way if request.id == request_id]:
+            return max(running, key=lambda request: request.began).so_far()
         for record in reversed(self._records):
             if record.ended < now - KEPT_SECONDS:
                 return None
             if record.id == request_id:
                 return record
         return None
+
+    def running(self, sees: Callable[[RequestRecord], bool]) -> list[RequestRecord]:
+        """Return the oldest requests under way, of those that whoever asks may see."""
+        oldest = heapq.nsmallest(4 * MOST_SHOWN, self._under_way, key=lambda request: request.began)
+        return [record for record in (request.so_far() for request in oldest) if sees(record)][:MOST_SHOWN]

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from dynamo.frontend.request_log.log import Event, Failure, Placement, RequestRecord, Wait
+from dynamo.frontend.request_log.log import RUNNING, Event, Failure, Placement, RequestRecord, Wait
 
 WAITED_IN_VAIN: Final = (503, 504, 499)
 """How a request ends that no worker ever had room for."""
@@ -32,13 +32,14 @@ class Stage(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """What `GET /requests/ID` answers."""
+    """What `GET /requests/ID` answers; of a request under way, its last stage is where it is now."""
 
     id: str
     endpoint: str
     model: str
     stream: bool
     status: int
+    """0 while it is under way."""
     error: str
     received: float
     """Unix time."""
@@ -48,6 +49,12 @@ class Explanation(msgspec.Struct, frozen=True):
     cached_tokens: int
     output_tokens: int
     stages: list[Stage]
+
+
+class RunningRequests(msgspec.Struct, frozen=True):
+    """What `GET /requests` answers: the oldest requests under way."""
+
+    running: list[Explanation] = []
 
 
 class Mark(NamedTuple):
@@ -100,6 +107,8 @@ def _routing(record: RequestRecord) -> Iterator[Mark]:
     if record.admitted > record.ready:
         yield Mark(record.ready, "queue", "waits for a worker with room")
         yield Mark(record.admitted, "route", "chooses a worker")
+    elif record.status == RUNNING and not any(event.at >= record.ready for event in record.events):
+        yield Mark(record.ready, "queue", "waits for a worker with room")
     elif record.status in WAITED_IN_VAIN and not record.events:
         yield Mark(record.ready, "queue", "waited for a worker with room, in vain")
     else:

@@ -368,6 +368,9 @@ class GenerateJob(Job):
             await respond(send, 200, body, self._headers)
         self.ended(200, "")
 
+    def _tokens_so_far(self) -> tuple[int, int, int]:
+        return self._tokens if self.answer is None else self.answer.usage()
+
     async def _close(self) -> None:
         answer, output, meter = self.answer, self.output, self._meter
         assert answer is not None

@@ -37,7 +37,7 @@ from dynamo.frontend.limits.concurrency_limits import Slot, caller_of
 from dynamo.frontend.limits.request_threads import Turn
 from dynamo.frontend.metrics import OVERLOAD, ModelMeter, error_type
 from dynamo.frontend.openai.body import SMALL, decode
-from dynamo.frontend.request_log.log import Event, RequestRecord, Wait
+from dynamo.frontend.request_log.log import RUNNING, Event, RequestRecord, Wait
 from dynamo.frontend.responses.stream import ClientConnection, Headers, PlainWire, Send, respond_error
 from dynamo.frontend.routing.admission_gate import AdmissionGate, QueuedRequest
 from dynamo.frontend.routing.hints import Hints
@@ -180,6 +180,8 @@ class Route(ABC):
             job.caller = header(scope, b"authorization")
         if (tracing := self._services.tracing) is not None:
             job.trace = RequestTrace(tracing, scope, rid)
+        if (requests := self._services.request_log) is not None:
+            requests.enter(job)
         try:
             await job.run(scope, receive, send)
         except ClientGone:
@@ -199,6 +201,8 @@ class Route(ABC):
                 await respond_error(send, job.answer_to(internal()), headers)
         finally:
             job.leave()
+            if requests is not None:
+                requests.leave(job)
 
 
 def level_of(error: ApiError) -> int:
@@ -261,6 +265,29 @@ class Job(ABC):
         self._intake = Intake(services, self._began)
         self.trace: RequestTrace | None = None
         self._leave_queue: Callable[[], None] | None = None
+
+    @property
+    def id(self) -> str:
+        return self._rid
+
+    @property
+    def began(self) -> float:
+        return self._began
+
+    def so_far(self) -> RequestRecord:
+        """Return what has become of it until now."""
+        return self._record(RUNNING, "", self._services.clock(), self._tokens_so_far(), self._events or [])
+
+    def _tokens_so_far(self) -> tuple[int, int, int]:
+        return self._tokens
+
+    def _record(
+        self, status: int, error: str, now: float, tokens: tuple[int, int, int], events: list[Event]
+    ) -> RequestRecord:
+        return RequestRecord(
+            self._rid, self._endpoint, self._model, self._kind, status, error, self._began, self._preparing,
+            self._ready_at, self._first, now, *tokens, tuple(events), self._admitted, self.caller,
+        )  # fmt: skip
 
     @abstractmethod
     async def run(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -401,11 +428,7 @@ class Job(ABC):
         now = self._services.clock()
         took = now - self._began
         if (events := self._events) is not None and (requests := self._services.request_log) is not None:
-            requests.add(RequestRecord(
-                self._rid, self._endpoint, self._model, self._kind, status, error and code, self._began,
-                self._preparing, self._ready_at, self._first, now, *self._tokens, tuple(events), self._admitted,
-                self.caller,
-            ))  # fmt: skip
+            requests.add(self._record(status, error and code, now, self._tokens, events))
         if status == 503 and self._meter is not None:
             self._meter.rejected(code, self._endpoint)
         if (limit := _LIMIT_OF.get(code)) is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import errno
+import json
 from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 from typing import Any, Final
@@ -33,6 +34,11 @@ def explained(model: HubModel) -> Iterator[None]:
         raise _unreachable(model, error) from error
     except OSError as error:
         raise _unwritable(model, error) from error
+    except json.JSONDecodeError as error:  # a network's sign-in page, or another server
+        raise CannotConnect(
+            f"{model} can't be loaded: what answers in the hub's place is no hub, since it sends no JSON; "
+            "check the way to the hub (HF_ENDPOINT, proxies)"
+        ) from error
 
 
 def may_pass(error: Exception) -> bool:

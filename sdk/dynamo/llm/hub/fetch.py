@@ -182,6 +182,17 @@ def _linked(model: HubModel, choice: Choice) -> Path:
     return Path(snapshot_download(model.repo, revision=model.revision, allow_patterns=patterns, tqdm_class=Silent))
 
 
+def cached(source: str, *, weights: Weights = "any") -> Path:
+    """Return what lies in the cache of a model of the hub, without asking anybody; `InvalidArgument` says what lacks.
+
+    The sentence is that of HF_HUB_OFFLINE, which asks nobody either.
+    """
+    model = parse(source)
+    if model is None:
+        raise InvalidArgument(f"{source!r} is no model of the hub")
+    return _cached(model, weights, "HF_HUB_OFFLINE is set")
+
+
 def _cached(model: HubModel, weights: Weights, why: str) -> Path:
     """Return what is there already; `InvalidArgument` where a file of it is missing."""
     from huggingface_hub import errors, snapshot_download

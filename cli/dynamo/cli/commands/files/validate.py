@@ -37,7 +37,7 @@ def validate(files: tuple[Path, ...], output: str) -> None:
         except PipelineFileError as error:
             problems += error.problems
         else:
-            missing = _missing(file, pipelines)
+            missing = [*_refused(file, pipelines), *_missing(file, pipelines)]
             problems += missing
             if output == "text" and not missing:
                 click.echo(f"{file}: valid ({', '.join(p.name for p in pipelines)})")
@@ -54,15 +54,22 @@ def _read(file: Path) -> list[DynamoPipeline]:
 
 def _missing(file: Path, pipelines: list[DynamoPipeline]) -> list[FileProblem]:
     """Return models beside the file that aren't there, or are broken; other paths may be those of an image."""
+    from dynamo.cli.local.facts.models import models
     from dynamo.operator.api.load import FileProblem
 
     beside = [p for p in pipelines if _is_beside(p.spec.model.source or "")]
     if not beside or str(file) == "-":
         return []
-    from dynamo.cli.local.facts.machine import models
-
     facts = models(beside, file.resolve().parent)
     return [FileProblem(str(file), 0, "spec.model.source", fact.problem) for fact in facts if fact.problem]
+
+
+def _refused(file: Path, pipelines: list[DynamoPipeline]) -> list[FileProblem]:
+    """Return fields that a worker would refuse: it would fail each time that it starts."""
+    from dynamo.cli.local.facts.fields import fields
+    from dynamo.operator.api.load import FileProblem
+
+    return [FileProblem(str(file), 0, fact.field, fact.problem) for fact in fields(pipelines)]
 
 
 def _is_beside(source: str) -> bool:

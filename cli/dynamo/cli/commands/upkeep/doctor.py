@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +18,6 @@ if TYPE_CHECKING:
     from dynamo.cli.cluster.client import Cluster
     from dynamo.cli.cluster.kubeconfig import Target
     from dynamo.cli.diagnosis.findings import Finding, Report
-    from dynamo.cli.diagnosis.pipeline import LocalFacts
     from dynamo.operator.api.v1alpha1 import DynamoPipeline
 
 EPILOG = """\b
@@ -57,7 +59,8 @@ def doctor(name: str | None, of_cluster: bool, target: Target, offline: bool, ou
 
 
 def _of_machine(name: str | None, offline: bool) -> Report:
-    from dynamo.cli.diagnosis import devices, machine, pipeline
+    from dynamo.cli.commands.upkeep.variables import misspelt_in, unreadable
+    from dynamo.cli.diagnosis import devices, machine
     from dynamo.cli.diagnosis.findings import report_of
     from dynamo.cli.local.facts import hub
     from dynamo.cli.local.facts.machine import collect, has_state
@@ -65,21 +68,53 @@ def _of_machine(name: str | None, offline: bool) -> Report:
 
     if name and not Path(name).exists():
         if has_state(state_home(os.environ), name):
-            requests, unseen = _local_traffic(name)
-            findings = [*pipeline.local_findings(_local_facts(name)), *requests]
-            looked = [f"pipeline {name} on this machine", *([] if unseen else ["its requests"])]
-            return report_of(looked, findings, unseen)
+            return _of_local_pipeline(name)
         elsewhere = f"of a cluster: add -n NAMESPACE; of a request: dynamo explain {name}"
         sentence = f"no pipeline {name} was up on this machine, and it is no file ({elsewhere})"
         return report_of([], [], [sentence])
     pipelines, broken = _read(name)
-    facts = collect(pipelines, os.environ, Path(name).resolve().parent if name else Path())
+    file = Path(name).resolve() if name else None
+    facts = collect(pipelines, os.environ, file.parent if file else Path(), str(file or ""))
+    variables = replace(facts.environment, misspelt=misspelt_in(os.environ), unreadable=unreadable())
+    facts = replace(facts, environment=variables)
     if not offline:
-        facts = machine.MachineFacts(**{**facts.__dict__, "hub": hub.ask(os.environ, hub.saved_token())})
-    looked = ["Python", "PATH", "folders and disks", "ports", "engines", "models", "etcd and NATS", "limits"]
+        facts = replace(facts, hub=hub.ask(os.environ, hub.saved_token()))
+    looked = [
+        "Python",
+        "PATH",
+        "variables",
+        "folders and disks",
+        "ports",
+        "engines",
+        "models",
+        "etcd and NATS",
+        "limits",
+    ]
     looked.append(devices.looked_at(facts.gpu))
     looked += [] if offline else [f"{facts.hub.url} ({'with' if facts.hub.token else 'without'} a token)"]
-    return report_of(looked, [*broken, *machine.findings(facts)])
+    findings = [*broken, *machine.findings(facts)]
+    return report_of(looked, [_with_file(f, name) for f in findings] if name else findings)
+
+
+def _with_file(finding: Finding, name: str) -> Finding:
+    """Return a finding whose commands can be pasted: they name the file that was looked at."""
+    return finding._replace(mend=re.sub(r"\bFILE\b", lambda _: name, finding.mend))
+
+
+def _of_local_pipeline(name: str) -> Report:
+    from dynamo.cli.diagnosis.file_fields import name_findings
+    from dynamo.cli.diagnosis.findings import report_of
+    from dynamo.cli.diagnosis.local_pipeline import local_findings
+    from dynamo.cli.local.facts.environment import are_up
+    from dynamo.cli.local.facts.pipeline import collect
+
+    facts = collect(name, os.environ, time.time())
+    requests, unseen = _local_traffic(name)
+    if facts.alive:
+        up = are_up(os.environ)
+        requests += name_findings([fact for fact in up if fact.name == name], up)
+    looked = [f"pipeline {name} on this machine", *(["its etcd and NATS"] if facts.servers else [])]
+    return report_of([*looked, *([] if unseen else ["its requests"])], [*local_findings(facts), *requests], unseen)
 
 
 def _read(name: str | None) -> tuple[list[DynamoPipeline], list[Finding]]:
@@ -99,36 +134,17 @@ def _read(name: str | None) -> tuple[list[DynamoPipeline], list[Finding]]:
         return [], [Finding("bad-file", f"{name} isn't valid", problem, mend) for problem in problems]
 
 
-def _local_facts(name: str) -> LocalFacts:
-    from dynamo.cli.diagnosis.pipeline import LocalFacts, LocalPart
-    from dynamo.cli.local.facts.last_errors import last_error, last_errors
-    from dynamo.cli.local.facts.worker_health import is_stopped, seen
-    from dynamo.cli.local.state import is_running, read_state, state_home
-
-    folder = state_home(os.environ) / name
-    state = read_state(folder)
-    if state is None or not is_running(folder):
-        ended = tuple(LocalPart(part, "stopped", last_error=text) for part, text in last_errors(folder))
-        return LocalFacts(name, state.file if state else "FILE", False, ended)
-    parts = []
-    for part in seen(state.parts):
-        stopped = part.pid if part.pid is not None and is_stopped(part.pid) else None
-        said = last_error(folder / "logs" / f"{part.name}.log")
-        parts.append(LocalPart(part.name, part.state, part.reason, part.restarts, said, part.kind, stopped))
-    return LocalFacts(name, state.file, True, tuple(parts))
-
-
 def _local_traffic(name: str) -> tuple[list[Finding], list[str]]:
     """Return why requests of a pipeline fail or are slow, and why its frontend couldn't be asked, if it couldn't."""
     from dynamo.cli.diagnosis import traffic
-    from dynamo.cli.local.facts.traffic import ask
-    from dynamo.cli.local.state import is_running, read_state, state_home
+    from dynamo.cli.local.facts.traffic import of_run
+    from dynamo.cli.local.state import is_running, read_state, running, state_home
 
     folder = state_home(os.environ) / name
     state = read_state(folder)
     if state is None or not state.url or not is_running(folder):
         return [], []
-    facts = ask(state.url, name)
+    facts = of_run(state, [other for other, alive in running(state_home(os.environ)) if alive])
     return ([], [facts]) if isinstance(facts, str) else (list(traffic.findings(facts)), [])
 
 

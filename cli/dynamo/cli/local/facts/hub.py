@@ -34,17 +34,26 @@ def ask(environment: Mapping[str, str], token: str | None, now: float | None = N
     try:
         request = urllib.request.Request(f"{url}/api/whoami-v2", headers=headers)
         with urllib.request.build_opener(_Here).open(request, timeout=SECONDS) as answer:
-            status, date = answer.status, answer.headers.get("Date", "")
+            status, headers_back = answer.status, answer.headers
     except urllib.error.HTTPError as error:
-        status, date = error.code, error.headers.get("Date", "")
+        status, headers_back = error.code, error.headers
         error.close()
     except (OSError, http.client.HTTPException, ValueError) as error:
         return HubFact(shown, error=_why(error), proxy=_proxy(url, environment), token=bool(token))
-    skew = _skew(date, time.time() if now is None else now)
+    skew = _skew(headers_back.get("Date", ""), time.time() if now is None else now)
     if status >= http.client.INTERNAL_SERVER_ERROR:
         return HubFact(shown, error=f"it answers {status}", token=bool(token), skew_seconds=skew)
+    if why := _no_hub(status, headers_back.get_content_type()):
+        return HubFact(shown, error=why, token=bool(token), in_its_place=True)
     refused = bool(token) and status == http.client.UNAUTHORIZED
     return HubFact(shown, token=bool(token), token_refused=refused, skew_seconds=skew)
+
+
+def _no_hub(status: int, kind: str) -> str:
+    """Return how an answer shows that something else is there, as a network's sign-in page; empty for a hub's."""
+    if http.client.MULTIPLE_CHOICES <= status < http.client.BAD_REQUEST:
+        return f"it sends elsewhere ({status}), as a sign-in page does"
+    return "it answers with a page, as a sign-in page does" if status == http.client.OK and kind == "text/html" else ""
 
 
 def _proxy(url: str, environment: Mapping[str, str]) -> str:

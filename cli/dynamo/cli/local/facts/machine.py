@@ -9,17 +9,22 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from dynamo.cli.diagnosis.devices import CARD_FIELDS, GpuFact, cards_of, demand_of
-from dynamo.cli.diagnosis.machine import EngineFact, FolderFact, MachineFacts, ModelFact, PortFact
+from dynamo.cli.diagnosis.machine import EngineFact, FolderFact, MachineFacts, PortFact
 from dynamo.cli.local.facts import servers
+from dynamo.cli.local.facts.environment import are_up, wanted
+from dynamo.cli.local.facts.environment import collect as collect_environment
+from dynamo.cli.local.facts.fields import fields
+from dynamo.cli.local.facts.models import models
 from dynamo.cli.local.facts.programs import programs
+from dynamo.cli.local.facts.upstreams import upstreams
 from dynamo.cli.local.infra_servers import find_etcd, find_nats_server
 from dynamo.cli.local.ports import LOOPBACK, holder, is_free
-from dynamo.cli.local.state import is_running, read_state, running, state_home
+from dynamo.cli.local.state import is_running, read_ending, read_state, running, state_home
 from dynamo.engine_catalog import CATALOG, EngineName, traits_of
 
 if TYPE_CHECKING:
@@ -29,28 +34,38 @@ SMI_SECONDS: Final = 5.0
 _MOST_CHARACTERS: Final = 200
 
 
-def collect(pipelines: Sequence[DynamoPipeline], environment: Mapping[str, str], folder: Path) -> MachineFacts:
+def collect(
+    pipelines: Sequence[DynamoPipeline], environment: Mapping[str, str], folder: Path, file: str = ""
+) -> MachineFacts:
     """Return what the rules look at; `pipelines` say which ports, engines and models are wanted.
 
     Their models are looked for from `folder`, the file's own. Of the network, it asks etcd and NATS of the environment.
     """
+    from dynamo.llm.models.paths import is_of_hub
+
     scripts = sysconfig.get_path("scripts")
     return MachineFacts(
         python=sys.version_info[:2],
         scripts=scripts,
         command_on_path=shutil.which("dynamo", path=environment.get("PATH", "")) is not None,
         ports=_port_facts(pipelines, environment),
-        folders=folders(environment),
+        folders=(*folders(environment), *_of_pipelines(pipelines, environment)),
         memory_bytes=_memory(),
         file_limit=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         engines=engines(pipelines),
-        models=models(pipelines, folder),
+        models=models(pipelines, folder, environment),
+        fields=fields(pipelines),
+        upstreams=upstreams(pipelines),
         programs=programs(pipelines, folder),
         gpu=gpu_fact(environment),
         demands=demand_of(pipelines, here=True),
         own_servers=servers.ask(environment),
         etcd=environment.get("ETCD_ENDPOINTS") or find_etcd() or "",
         nats=environment.get("NATS_SERVER") or find_nats_server() or "",
+        wanted=wanted(pipelines, file),
+        up=are_up(environment) if pipelines else (),
+        needs_hub=any(is_of_hub(pipeline.spec.model.source or "") for pipeline in pipelines),
+        environment=collect_environment(environment, folder, of_file=bool(pipelines)),
     )
 
 
@@ -103,6 +118,15 @@ def folders(environment: Mapping[str, str]) -> tuple[FolderFact, ...]:
     )
 
 
+def _of_pipelines(pipelines: Sequence[DynamoPipeline], environment: Mapping[str, str]) -> Iterator[FolderFact]:
+    """Yield the folders of pipelines that something else stands in the place of, or that are somebody else's."""
+    for pipeline in pipelines:
+        path = state_home(environment) / pipeline.name
+        fact = folder_fact(path, f"logs and data of {pipeline.name}", "XDG_STATE_HOME")
+        if not fact.writable and folder_fact(state_home(environment), "", "").writable:
+            yield fact
+
+
 def folder_fact(path: Path, holds: str, variable: str) -> FolderFact:
     """Look at a folder, or where it isn't there at the nearest one above it. Makes nothing."""
     there = path
@@ -147,35 +171,6 @@ def _is_installed(package: str) -> bool:
         return False
 
 
-def models(pipelines: Sequence[DynamoPipeline], folder: Path) -> tuple[ModelFact, ...]:
-    """Look at the models that are files here; those of the hub and of claims are looked at when they are loaded."""
-    return tuple(
-        ModelFact(source, pipeline.name, _problem(source, folder))
-        for pipeline in pipelines
-        if (source := pipeline.spec.model.source) and not source.startswith(("pvc://", "package://"))
-    )
-
-
-def _problem(source: str, folder: Path) -> str:
-    from dynamo.llm.models.gguf_header import read_header
-    from dynamo.llm.models.paths import find_path, is_of_hub
-    from dynamo.runtime.errors import InvalidArgument
-
-    if "://" not in source and ((folder / source).exists() or source.startswith(("./", "../"))):
-        source = str(folder / source)  # a worker of `dynamo up` runs in the file's folder
-    if is_of_hub(source):
-        return ""
-    try:
-        path = find_path(source)
-        if path.suffix == ".gguf":
-            read_header(path)
-        elif path.is_dir() and not any(path.glob("*.gguf")) and not (path / "config.json").is_file():
-            return "the folder has neither config.json nor a .gguf file"
-    except (InvalidArgument, OSError, ValueError) as error:
-        return str(error)
-    return ""
-
-
 def gpu_fact(environment: Mapping[str, str], root: Path = Path("/")) -> GpuFact:
     """Count device files, and ask nvidia-smi where there are any."""
     devices = len(list((root / "dev").glob("nvidia[0-9]*")))
@@ -196,4 +191,6 @@ def gpu_fact(environment: Mapping[str, str], root: Path = Path("/")) -> GpuFact:
 
 def has_state(home: Path, name: str) -> bool:
     """Tell whether a pipeline of this name is, or was, up here."""
-    return read_state(home / name) is not None or (home / name / "logs").is_dir()
+    folder = home / name
+    known = read_state(folder) or read_ending(folder)
+    return known is not None or is_running(folder) or (folder / "logs").is_dir()

@@ -8,8 +8,10 @@ import socket
 import ssl
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
@@ -23,12 +25,14 @@ _SIGNED: Final = ("NATS_AUTH_CREDENTIALS_FILE", "NATS_AUTH_NKEY", "NATS_AUTH_DIR
 """Credentials that sign what NATS asks: left to the programs themselves."""
 
 
-def ask(environment: Mapping[str, str]) -> tuple[ServerFact, ...]:
-    """Ask the servers that variables name; without any, `dynamo up` starts its own."""
+def ask(environment: Mapping[str, str], *, log_in: bool = True) -> tuple[ServerFact, ...]:
+    """Ask the servers that variables name, side by side; without any, `dynamo up` starts its own."""
     etcd = [url.strip() for url in environment.get("ETCD_ENDPOINTS", "").split(",") if url.strip()]
     nats = [url.strip() for url in environment.get("NATS_SERVER", "").split(",") if url.strip()]
-    asked = [_etcd(url, environment) for url in etcd[:_MOST_SERVERS]]
-    return (*asked, *(_nats(url, environment) for url in nats[:_MOST_SERVERS]))
+    questions: list[Callable[[], ServerFact]] = [partial(_etcd, url, environment) for url in etcd[:_MOST_SERVERS]]
+    questions += [partial(_nats, url, environment, log_in=log_in) for url in nats[:_MOST_SERVERS]]
+    with ThreadPoolExecutor(len(questions) or 1) as threads:
+        return tuple(threads.map(lambda question: question(), questions))
 
 
 def _etcd(url: str, environment: Mapping[str, str]) -> ServerFact:
@@ -74,8 +78,10 @@ def _message(said: str) -> str:
 def _json(url: str, environment: Mapping[str, str], body: dict[str, str] | None = None) -> dict[str, Any]:
     content = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data=content)
-    context = _tls(environment) if url.startswith("https") else None
-    with urllib.request.urlopen(request, timeout=SECONDS, context=context) as answer:
+    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]  # our own client knows no proxy
+    if url.startswith("https"):
+        handlers.append(urllib.request.HTTPSHandler(context=_tls(environment)))
+    with urllib.request.build_opener(*handlers).open(request, timeout=SECONDS) as answer:
         made = json.loads(answer.read(_MOST_BYTES))
     return made if isinstance(made, dict) else {}
 
@@ -87,7 +93,7 @@ def _tls(environment: Mapping[str, str]) -> ssl.SSLContext:
     return context
 
 
-def _nats(url: str, environment: Mapping[str, str]) -> ServerFact:
+def _nats(url: str, environment: Mapping[str, str], *, log_in: bool) -> ServerFact:
     """Read its INFO, and where no TLS is wanted say hello with the name and password."""
     parts = urlsplit(url if "://" in url else f"nats://{url}")
     shown = _shown(urlunsplit(parts))
@@ -99,7 +105,7 @@ def _nats(url: str, environment: Mapping[str, str]) -> ServerFact:
                 return ServerFact("NATS", shown, other="its first words aren't NATS'")
             info = json.loads(line[5:])
             most = int(info.get("max_payload") or 0) or None
-            if info.get("tls_required") or any(environment.get(variable) for variable in _SIGNED):
+            if not log_in or info.get("tls_required") or any(environment.get(variable) for variable in _SIGNED):
                 return ServerFact("NATS", shown, max_payload=most)
             return ServerFact("NATS", shown, refused=_hello(connection, lines, parts, environment), max_payload=most)
     except (OSError, ValueError) as error:
@@ -127,6 +133,8 @@ def _hello(connection: socket.socket, lines: Any, parts: Any, environment: Mappi
 def _unanswered(kind: str, shown: str, error: Exception) -> ServerFact:
     """Say why in words; neither names nor passwords are quoted."""
     reason = getattr(error, "reason", None)
+    if isinstance(reason, str) and isinstance(error, urllib.error.URLError):
+        return ServerFact(kind, shown, error=reason)
     error = reason if isinstance(reason, OSError) else error
     if isinstance(error, TimeoutError):
         return ServerFact(kind, shown, error=f"no answer within {SECONDS:g} s")

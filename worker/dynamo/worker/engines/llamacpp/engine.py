@@ -71,7 +71,7 @@ def _quota(limit: Path) -> int | None:
 
 log = logging.getLogger(__name__)
 
-_ARGUMENTS: Final[dict[str, Any]] = {
+DEFAULTS: Final[dict[str, Any]] = {
     "n_parallel": 8,
     "n_ctx": 0,
     "n_threads": 0,
@@ -81,7 +81,7 @@ _ARGUMENTS: Final[dict[str, Any]] = {
     "lora": [],
     **ARGUMENTS,
 }
-_LOWEST: Final = {"n_parallel": 1, "n_batch": 1, "n_gpu_layers": -1}
+LOWEST: Final = {"n_parallel": 1, "n_batch": 1, "n_gpu_layers": -1}
 _QUIET: Final = 1
 """llama.cpp's verbosity for errors only; it has several lines for each request otherwise."""
 _SLOT_CONTEXT: Final = 4096
@@ -101,7 +101,7 @@ class LlamaCpp:
         if model.path is None or model.path.is_dir():
             raise InvalidArgument("engine llamacpp needs --model-path with a .gguf file (or package://NAME)")
         self._path = model.path
-        self._given = checked_arguments("llamacpp", settings.arguments(), _ARGUMENTS, _LOWEST)
+        self._given = checked_arguments("llamacpp", settings.arguments(), DEFAULTS, LOWEST)
         self._adapters = adapters(self._given["lora"])
         slots = self._given["n_parallel"]
         self._pooling = pooling_of(self._given)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_ARGUMENTS: Final[dict[str, Any]] = {
+DEFAULTS: Final[dict[str, Any]] = {
     "max_seqs": 8,
     "max_waiting": 256,
     "in_situ_quant": "",
@@ -49,7 +49,7 @@ _ARGUMENTS: Final[dict[str, Any]] = {
     "prefix_cache_n": 0,
     "seed": -1,
 }
-_LOWEST: Final = {"max_seqs": 1, "seed": -1}
+LOWEST: Final = {"max_seqs": 1, "seed": -1}
 _AS_IT_IS: Final = "{% for message in messages %}{{ message.content }}{% endfor %}"
 _INNER_BYTES: Final = bytes(range(0x80, 0xC0))
 """Of characters that began before."""
@@ -70,7 +70,7 @@ class MistralRs:
                 "engine mistralrs needs --model-path with a .gguf file or a folder of safetensors (or package://NAME)"
             )
         self._path, self._model = model.path, model
-        self._given = checked_arguments("mistralrs", settings.arguments(), _ARGUMENTS, _LOWEST)
+        self._given = checked_arguments("mistralrs", settings.arguments(), DEFAULTS, LOWEST)
         self._context = settings.context_length or model.card.context_length or _CONTEXT
         self._threads = RequestThreads("mistral.rs", self._given["max_seqs"], self._given["max_waiting"], self._answer)
         self._entrance = threading.Lock()
