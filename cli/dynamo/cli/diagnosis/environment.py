@@ -13,7 +13,7 @@ from dynamo.cli.diagnosis.findings import Finding, Weight
 _ALIKE: Final = 0.85
 """Of a misspelt name and the one that was meant."""
 
-_OF_OTHERS: Final = ("DYN_TRTLLM_", "DYN_VLLM_", "DYN_SGLANG_")
+_OF_OTHERS: Final = tuple(f"DYN_{engine}_" for engine in ("TRTLLM", "VLLM", "SGLANG"))
 """Variables of the programs that NVIDIA Dynamo has for each engine: taken by them, and by no settings class."""
 
 

@@ -15,13 +15,7 @@ import msgspec
 
 from dynamo.llm.model_card import ModelCard
 from dynamo.llm.processing import request_options as options
-from dynamo.llm.processing.chat_template import (
-    DEFAULT_TEMPLATE,
-    SWITCHED_TEMPLATE,
-    ChatTemplate,
-    continued,
-    flatten_message,
-)
+from dynamo.llm.processing.chat_template import ChatTemplate, continued, flatten_message
 from dynamo.llm.processing.image_prompts import ImageMark, placed
 from dynamo.llm.processing.infill import infilled
 from dynamo.llm.processing.template_files import load_template
@@ -79,8 +73,7 @@ class Preprocessor:
     def __init__(self, card: ModelCard, tokenizer: Tokenizer, template: ChatTemplate | None = None) -> None:
         self.card = card
         self.tokenizer = tokenizer
-        plain = SWITCHED_TEMPLATE if card.tokenizer == "bytes" else DEFAULT_TEMPLATE
-        self._template = template or ChatTemplate(special_tokens=card.special_tokens, plain=plain)
+        self._template = template or load_template(card, {})
         self._digest = card.digest
 
     @classmethod

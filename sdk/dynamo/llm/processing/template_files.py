@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dynamo.llm.model_card import CHAT_TEMPLATE, CHAT_TEMPLATE_JSON, TOKENIZER_CONFIG, ModelCard
-from dynamo.llm.processing.chat_template import ChatTemplate
+from dynamo.llm.processing.chat_template import DEFAULT_TEMPLATE, SWITCHED_TEMPLATE, ChatTemplate
 from dynamo.llm.tokenizer import card_file
 from dynamo.runtime.errors import InvalidArgument
 
@@ -30,7 +30,8 @@ def load_template(card: ModelCard, files: Mapping[str, Path]) -> ChatTemplate:
     for role in card.files:
         if role.startswith(f"{CHAT_TEMPLATE}.") and (path := card_file(card, files, role)):
             named[role.removeprefix(f"{CHAT_TEMPLATE}.")] = _read(path)
-    return ChatTemplate(default, named=named, special_tokens=card.special_tokens)
+    plain = SWITCHED_TEMPLATE if card.tokenizer == "bytes" else DEFAULT_TEMPLATE
+    return ChatTemplate(default, named=named, special_tokens=card.special_tokens, plain=plain)
 
 
 def read_json(path: Path) -> dict[str, Any]:
