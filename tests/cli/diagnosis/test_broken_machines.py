@@ -93,7 +93,7 @@ def port_taken(machine: Machine) -> None:
 
 
 def port_wanted_twice(machine: Machine) -> None:
-    machine.file(port=8123)
+    machine.file()
     text = (machine.folder / "pipeline.yaml").read_text()
     (machine.folder / "pipeline.yaml").write_text(f"{text}---\n{text.replace('llama', 'other')}")
 
