@@ -11,9 +11,9 @@ from typing import Any, Final, TypeVar
 T = TypeVar("T")
 LOOKS: Final = 0.25
 """Seconds between two looks at how late a loop is."""
-_COLLECT_EVERY: Final = 2_000
+_COLLECT_EVERY: Final = 3_000
 """Objects more than at the last look at the young ones: a look at each costs a microsecond, and the loop waits."""
-_LOOKS_AT_YOUNG: Final = 2
+_LOOKS_AT_YOUNG: Final = 1
 _LOOKS_AT_MIDDLE: Final = 500
 """Between two looks at the middle generation, and at all: some two million objects more. Requests leave no circles."""
 
