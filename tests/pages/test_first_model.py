@@ -13,6 +13,7 @@ from tests.pages.printed import Rows, chat, command, run_all, serving
 from tests.processes import RUN, answered
 from tests.terminal import on_terminal
 from tests.worker import fetching
+from tests.worker.chain_model import write_gguf
 
 from dynamo.cli.run.grammar import DEFAULTS
 from dynamo.cli.run.main import read
@@ -95,6 +96,7 @@ def test_a_server_of_a_file(rows: Rows, own: dict[str, str], tmp_path: Path) -> 
     """The three ways to say it: the model is listed, and answers the chat of the guides."""
     env = quick_environment(tmp_path)
     rows.shows("list", "chat of 2049")
+    own = {**own, "MODEL.gguf": str(write_gguf(tmp_path, 4096))}  # the guides' models have room for so many
     for name in ("http, flag", "http", "http, engine"):
         with serving(command(rows[name], own), tmp_path / "log", env) as client:
             assert [model.id for model in client.models.list()] == ["chain"]

@@ -122,7 +122,7 @@ def test_stop_ends_open_requests(name: str) -> None:
     """
 
     async def body(rig: Rig) -> None:
-        sinks = [rig.submit(rig.endless())[0] for _ in range(40)]
+        sinks = [rig.submit(rig.endless())[0] for _ in range(80)]
         await sinks[0].until(1)
         await rig.engine.stop()
         ends = [await sink.end() for sink in sinks]

@@ -59,7 +59,7 @@ FIRST_MODEL: Final = (
     Row("list", ALL, "`curl localhost:8080/v1/models`", f"{_FIRST}::test_a_server_of_a_file",
         "named after the file, or by `--model-name`", "works"),
     Row("chat of 2049", ALL, "`curl` with a chat of `max_tokens` (later `max_completion_tokens`) 2049",
-        f"{_FIRST}::test_a_server_of_a_file", "cut where the context ends", "works"),
+        f"{_FIRST}::test_a_server_of_a_file", "400 where the context has no room for as many", "works"),
     Row("log level", ALL[2:], "`export DYN_LOG=debug`", f"{_FIRST}::test_more_log_lines",
         "levels, also per module: `DYN_LOG=info,dynamo.worker=debug`", "works"),
     Row("debug", (JUL, JAN), "dynamo-run in=http out=mistralrs -v", f"{_FIRST}::test_more_log_lines",
