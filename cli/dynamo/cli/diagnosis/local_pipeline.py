@@ -94,7 +94,7 @@ _MENDS: Final = (
      "correct {place} (spec.components[].python.file), then {again}"),
     ("engine-missing", r"isn't installed|is not installed|No module named", "dynamo doctor {file} names the package"),
     ("disk-full", r"No space left|disk is full", "dynamo clean"),
-    ("no-address", r"[Cc]an.?t (listen|assign)|Cannot assign requested address|Name or service not known",
+    ("no-address", r"[Cc]an.?t (listen|assign)|Cannot assign requested address",
      "unset DYN_HTTP_HOST, or dynamo up {file} --http-host 127.0.0.1"),
     ("port-taken", r"[Aa]ddress already in use|port \d+ is in use", "dynamo up {file} --http-port 0"),
     ("hub-answers-html", r"JSONDecodeError|in the hub's place",

@@ -145,7 +145,7 @@ class FileRun:
             problems += local_problems(pipeline, drafted, self._options.environment)
         folder = self._options.file.resolve().parent
         here = models(self._wanted, folder, self._options.environment)
-        problems += preflight(engines(self._wanted), here, fields(self._wanted))
+        problems += preflight(engines(self._wanted), here, fields(self._wanted, folder))
         if len({p.name for p in self._wanted}) < len(self._wanted):
             problems.append("metadata.name: two pipelines have one name, and there are no Kubernetes namespaces here")
         if problems:

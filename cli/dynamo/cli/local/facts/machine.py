@@ -54,7 +54,7 @@ def collect(
         file_limit=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         engines=engines(pipelines),
         models=models(pipelines, folder, environment),
-        fields=fields(pipelines),
+        fields=fields(pipelines, folder),
         upstreams=upstreams(pipelines),
         programs=programs(pipelines, folder),
         gpu=gpu_fact(environment),
