@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import struct
 from collections.abc import Callable, Iterator
@@ -87,10 +86,12 @@ def test_a_link_to_nothing(source: str, tmp_path: Path, monkeypatch: pytest.Monk
     assert ("m.gguf' is a link to '/gone/m.gguf'" in problem, "did you mean" in problem) == (True, False), problem
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root reads all files")
-def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
+def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
     (tmp_path / "m.gguf").write_bytes(b"GGUF")
-    (tmp_path / "m.gguf").chmod(0)
+    monkeypatch.setattr("dynamo.llm.models.gguf_header.read_header", closed)
     text = FILE.format(model="{source: ./m.gguf}", component="{engine: mocker}")
     assert f"chmod u+r {tmp_path / 'm.gguf'}" in models(load_pipelines(text, "f"), tmp_path)[0].problem
 

@@ -179,6 +179,14 @@ def _folders(facts: MachineFacts) -> Iterator[Finding]:
             )  # fmt: skip
 
 
+def closed(folder: FolderFact) -> Finding:
+    """Return the finding of a pipeline's state that may not be read."""
+    return Finding(
+        "state-closed", f"{folder.holds} can't be read from {folder.path}", folder.error,
+        f"sudo chown $USER {folder.path}; chmod u+rwx {folder.path}",
+    )  # fmt: skip
+
+
 def _ports(facts: MachineFacts) -> Iterator[Finding]:
     wanted: dict[int, str] = {}
     for port in facts.ports:

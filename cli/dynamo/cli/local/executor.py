@@ -47,6 +47,7 @@ from dynamo.cli.local.state import (
     PipelineState,
     RunState,
     is_running,
+    refused,
     write_ending,
 )
 from dynamo.cli.local.supervisor import Part, Probe, Supervisor, part_state
@@ -171,10 +172,8 @@ class FileRun:
                 f"Stop that with Ctrl-C or `kill {error.pid}`, or give this pipeline another name"
             ) from None
         except OSError as error:
-            raise UpError(
-                f"can't write the state of {name} to {error.filename or self._options.home / name}: {error.strerror}. "
-                "Set XDG_STATE_HOME to a folder that you may write to"
-            ) from None
+            why = refused(error, self._options.home / name)
+            raise UpError(f"can't write the state of {name} to {why}") from None
         self._held.add(name)
         try:
             yield state

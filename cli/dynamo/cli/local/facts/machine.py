@@ -193,4 +193,12 @@ def has_state(home: Path, name: str) -> bool:
     """Tell whether a pipeline of this name is, or was, up here."""
     folder = home / name
     known = read_state(folder) or read_ending(folder)
-    return known is not None or is_running(folder) or (folder / "logs").is_dir()
+    return known is not None or is_running(folder) or os.path.isdir(folder / "logs")
+
+
+def closed_state(home: Path, name: str) -> FolderFact | None:
+    """Return the folder of a pipeline that may not be looked into; None where it may, or isn't there."""
+    folder = home / name
+    if not os.path.isdir(folder) or os.access(folder, os.R_OK | os.X_OK):
+        return None
+    return FolderFact(str(folder), f"the state of {name}", "XDG_STATE_HOME", False, error="permission denied")
