@@ -88,6 +88,14 @@ BREAKAGES: dict[str, tuple[Callable[[], Finding], str, str, str]] = {
         lambda: _ended("mine.py:1: ModuleNotFoundError: No module named 'torch'"), "module-missing", "torch",
         "pip install torch",
     ),
+    "it failed at a model that is newer than llama.cpp": (
+        lambda: _ended("llama.cpp can't load '/m.gguf': unknown model architecture: 'x'"), "engine-too-old", "'x'",
+        "pip install -U xllamacpp",
+    ),
+    "it failed at the hub's name": (
+        lambda: _ended("the hub can't be reached: Name or service not known; check the way to the hub"),
+        "hub-unreachable", "Name or service", "HF_ENDPOINT",
+    ),
     "it failed at a port": (lambda: _ended("port 80 is in use", ""), "port-taken", "port 80", "--http-port 0"),
     "it failed at an address": (
         lambda: _ended("can't listen on 10.9.9.9:0: Cannot assign", ""), "no-address", "10.9.9.9",

@@ -107,6 +107,8 @@ _MENDS: Final = (
      "sudo dmesg | grep -i 'killed process' says whether memory ran out"),
     ("server-away", r"reach (etcd|NATS) at|waiting for (etcd|NATS)",
      "start it, or unset ETCD_ENDPOINTS NATS_SERVER, then {again} starts its own"),
+    ("engine-too-old", r"unknown model architecture",
+     "python -m pip install -U xllamacpp, or correct spec.model.source or engine in {file}; then {again}"),
     ("model-broken", r"no model at|no model folder|GGUF|can't be used",
      "correct spec.model.source in {file}: dynamo validate {file}"),
 )  # fmt: skip
