@@ -184,6 +184,7 @@ CASES: list[tuple[str, Any, int, str | None, str]] = [
     ("/detokenize", {"model": "m", "tokens": ["a"]}, 400, "tokens[0]", "invalid_type"),
     ("/detokenize", {"model": "m", "tokens": [99_999_999]}, 400, "tokens", "invalid_value"),
     ("/v1/nope", {}, 404, None, "unknown_url"),
+    ("/chat/completions", {}, 404, None, "unknown_url"),
     ("/v1/models", {}, 405, None, "method_not_allowed"),
 ]  # fmt: skip
 

@@ -99,6 +99,7 @@ _MENDS: Final = (
     ("port-taken", r"[Aa]ddress already in use|port \d+ is in use", "dynamo up {file} --http-port 0"),
     ("hub-answers-html", r"JSONDecodeError|in the hub's place",
      "curl -I $HF_ENDPOINT shows what answers in the hub's place; then correct HF_ENDPOINT or HTTPS_PROXY"),
+    ("hub-address", r"HF_ENDPOINT lacks|missing an 'https?://'", "export HF_ENDPOINT=https://…, then {again}"),
     ("bad-token", r"HF_TOKEN|\bgated\b", "export HF_TOKEN=…"),
     ("hub-unreachable", r"the way to the hub|HF_HUB_OFFLINE",
      "dynamo models lists what lies here; unset HF_HUB_OFFLINE, or correct HF_ENDPOINT, then {again}"),

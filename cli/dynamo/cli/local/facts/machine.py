@@ -52,6 +52,7 @@ def collect(
         folders=(*folders(environment), *_of_pipelines(pipelines, environment)),
         memory_bytes=_memory(),
         file_limit=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        address_limit=_addresses(),
         engines=engines(pipelines),
         models=models(pipelines, folder, environment),
         fields=fields(pipelines, folder),
@@ -147,6 +148,11 @@ def _memory() -> int | None:
     except OSError:
         return None
     return next((int(row.split()[1]) << 10 for row in rows if row.startswith("MemAvailable:")), None)
+
+
+def _addresses() -> int | None:
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return None if limit == resource.RLIM_INFINITY else limit
 
 
 def engines(pipelines: Sequence[DynamoPipeline]) -> tuple[EngineFact, ...]:
