@@ -157,7 +157,7 @@ def wrong_route(name: str, does: str, others: Sequence[str], able: Sequence[str]
 
 def unknown_route(method: str, path: str) -> ApiError:
     """Return 404; a client's base URL often lacks `/v1`, or has it twice."""
-    near = _PREFIX + path.removeprefix(_PREFIX).rstrip("/")
+    near = _PREFIX + path.removeprefix(_PREFIX).removeprefix(_PREFIX).rstrip("/")
     hint = f". Did you mean {near}?" if near != path and near in _KNOWN else ""
     text = f"Unknown route: {cut(method, MAX_SHOWN)} {cut(path, MAX_SHOWN)}{hint}"
     return ApiError(404, text, code="unknown_url")

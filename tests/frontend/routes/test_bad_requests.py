@@ -219,6 +219,12 @@ def test_table(served: Any, stream: bool) -> None:
     assert served.post(TEXT, text(max_tokens=2)).json()["choices"][0]["text"] == "hi"
 
 
+@pytest.mark.parametrize("path", ["/chat/completions", "/v1/v1/chat/completions"])
+def test_a_base_url_that_is_a_little_wrong(served: Any, path: str) -> None:
+    """Without /v1, or with it twice: the message names the route."""
+    assert "Did you mean /v1/chat/completions?" in error_of(served.post(path, {}))["message"]
+
+
 def test_over_long_prompt_names_both_lengths(served: Any) -> None:
     """The sentence says how long the prompt is and how long it may be."""
     message = error_of(served.post(TEXT, text(prompt="x" * 2000)))["message"]
