@@ -103,7 +103,11 @@ FIELDS = {
     "argument of mistral.rs": ("{source: 'hf://a/b'}", "{engine: mistralrs, engineArgs: {max_seq: 1}}", "'max_seqs'"),
     "template": ("{chatTemplate: '{% for m in messages %}'}", "{engine: mocker}", "error in line 1"),
     "template's name": ("{chatTemplate: bad.jinja}", "{engine: mocker}", "the field takes the template's text"),
-    "template's file": ("{chatTemplate: p.yaml}", "{engine: mocker}", "`chatTemplate: |`, then the lines of p.yaml"),
+    "template's file": (
+        "{chatTemplate: p.yaml}",
+        "{engine: mocker}",
+        "p.yaml is a file's name; the field takes",
+    ),
 }
 
 

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from dynamo.cli.local.state import HeldError, PartState, PipelineState, RunState, holder_of, is_running, read_state
-from dynamo.cli.main import dynamo
+from dynamo.cli.main import dynamo, main
 
 
 def state_of(pid: int) -> RunState:
@@ -52,6 +52,23 @@ def test_a_state_that_cannot_be_written(tmp_path: Path) -> None:
         )
         assert (done.exit_code, "XDG_STATE_HOME" in done.output) == (1, True), done.output
         assert f"mv {tmp_path}/dynamo {tmp_path}/dynamo.aside" in done.output
+
+
+@pytest.mark.parametrize("command", ["ps", "down", "clean"])
+def test_a_folder_of_states_that_may_not_be_read(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One sentence, with what opens it."""
+
+    def closed(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    (tmp_path / "dynamo").mkdir()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(Path, "iterdir", closed)
+    with pytest.raises(SystemExit) as ended:
+        main([command])
+    assert (ended.value.code, f"chmod u+rwx {tmp_path}/dynamo" in capsys.readouterr().err) == (1, True)
 
 
 def test_a_state_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

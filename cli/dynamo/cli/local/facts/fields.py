@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from dynamo.operator.api.v1alpha1 import DynamoPipeline
 
 _LONGEST: Final = 300
+_SHOWN: Final = 60
 
 
 def fields(pipelines: Sequence[DynamoPipeline], folder: Path) -> tuple[FieldFact, ...]:
@@ -52,8 +53,9 @@ def _no_template(text: str, folder: Path) -> str:
     except (OSError, ValueError):
         is_file = False
     if is_file:
-        return f"is a file's name; the field takes the template's text: `chatTemplate: |`, then the lines of {text}"
-    return "is a file's name, or has no {{ … }} of Jinja; the field takes the template's text"
+        return f"{text} is a file's name; the field takes the template's text: `chatTemplate: |`, then the file's lines"
+    short = text[:_SHOWN].partition("\n")[0]
+    return f"{short} is a file's name, or has no {{{{ … }}}} of Jinja; the field takes the template's text"
 
 
 def _compile(template: str) -> None:

@@ -204,7 +204,7 @@ def has_state(home: Path, name: str) -> bool:
 
 def closed_state(home: Path, name: str) -> FolderFact | None:
     """Return the folder of a pipeline that may not be looked into; None where it may, or isn't there."""
-    folder = home / name
-    if not os.path.isdir(folder) or os.access(folder, os.R_OK | os.X_OK):
+    closed = [p for p in (home, home / name) if os.path.isdir(p) and not os.access(p, os.R_OK | os.X_OK)]
+    if not closed:
         return None
-    return FolderFact(str(folder), f"the state of {name}", "XDG_STATE_HOME", False, error="permission denied")
+    return FolderFact(str(closed[0]), f"the state of {name}", "XDG_STATE_HOME", False, error="permission denied")
