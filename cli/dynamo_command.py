@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import importlib.util
+import os
+import re
 import sys
 from pathlib import Path
 
@@ -16,7 +19,31 @@ def main() -> None:
             raise
         sys.stderr.write(f"Error: {hidden_by()}\n")
         raise SystemExit(1) from None
-    dynamo()
+    try:
+        dynamo()
+    except (AttributeError, ImportError) as error:
+        if not (sentence := shadowed(error)):
+            raise
+        sys.stderr.write(f"Error: {sentence}\n")
+        raise SystemExit(1) from None
+
+
+def shadowed(error: Exception) -> str:
+    """Say which file of PYTHONPATH takes the place of a package that an error is about; empty where none does."""
+    added = {Path(entry).resolve() for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep)}
+    for name in dict.fromkeys(re.findall(r"'(\w+)[\w.]*'", str(error))):
+        spec = importlib.machinery.PathFinder.find_spec(name)
+        if spec is None or spec.origin is None or name == "dynamo":
+            continue
+        place = Path(spec.origin)
+        folder = place.parent.parent if place.name == "__init__.py" else place.parent
+        rest = [entry for entry in sys.path if Path(entry).resolve() != folder.resolve()]
+        if folder.resolve() in added and importlib.machinery.PathFinder.find_spec(name, rest) is not None:
+            return (
+                f"{name} is imported from {place}, by PYTHONPATH, in the place of the package ({error}): "
+                f"unset PYTHONPATH, or take {folder} out of it"
+            )
+    return ""
 
 
 def hidden_by() -> str:

@@ -11,6 +11,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -240,6 +241,16 @@ def main(argv: Sequence[str] | None = None) -> None:
         code = 1
     except (click.Abort, KeyboardInterrupt):
         code = 130
+    except PermissionError as error:
+        from dynamo.cli.local.state import state_home
+
+        if not str(error.filename).startswith(str(state_home(os.environ))):
+            raise
+        way = [error.filename, *map(str, Path(error.filename).parents)]
+        closed = next((place for place in reversed(way) if not os.access(place, os.X_OK)), error.filename)
+        mend = f"chmod u+rwx {closed}, or set XDG_STATE_HOME to another folder"
+        print(f"error: the state of pipelines can't be used: you may not open {closed}: {mend}", file=sys.stderr)
+        code = 1
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the interpreter complains at its end
         code = 1

@@ -50,6 +50,8 @@ REJECTED: Final = "rejected_by_engine"
 RETRY_AFTER_SECONDS: Final = 2
 ROUTES: Final = {CHAT: "/v1/chat/completions", COMPLETIONS: "/v1/completions", EMBEDDING: "/v1/embeddings"}
 """Which route asks a model for what."""
+_PREFIX: Final = "/v1"
+_KNOWN: Final = (*ROUTES.values(), "/v1/models", "/v1/responses", "/v1/messages")
 
 
 MAX_MESSAGE: Final = 1000
@@ -154,7 +156,11 @@ def wrong_route(name: str, does: str, others: Sequence[str], able: Sequence[str]
 
 
 def unknown_route(method: str, path: str) -> ApiError:
-    return ApiError(404, f"Unknown route: {cut(method, MAX_SHOWN)} {cut(path, MAX_SHOWN)}", code="unknown_url")
+    """Return 404; a client's base URL often lacks `/v1`, or has it twice."""
+    near = _PREFIX + path.removeprefix(_PREFIX).removeprefix(_PREFIX).rstrip("/")
+    hint = f". Did you mean {near}?" if near != path and near in _KNOWN else ""
+    text = f"Unknown route: {cut(method, MAX_SHOWN)} {cut(path, MAX_SHOWN)}{hint}"
+    return ApiError(404, text, code="unknown_url")
 
 
 def wrong_method(method: str, path: str, allowed: str) -> ApiError:

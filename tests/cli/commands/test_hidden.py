@@ -10,11 +10,20 @@ from pathlib import Path
 COMMAND = "import sys; sys.argv = ['dynamo', '--version']; import dynamo_command; dynamo_command.main()"
 
 
-def _run(*first: Path) -> subprocess.CompletedProcess[str]:
+def test_a_file_in_the_place_of_a_dependency(tmp_path: Path) -> None:
+    """Its place, and the variable by which it came."""
+    (tmp_path / "yaml.py").write_text("")
+    done = _run(tmp_path, command=COMMAND.replace("'--version'", "'validate', 'none.yaml'"))
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
+    assert f"yaml is imported from {tmp_path}/yaml.py, by PYTHONPATH" in done.stderr
+    assert "unset PYTHONPATH" in done.stderr
+
+
+def _run(*first: Path, command: str = COMMAND) -> subprocess.CompletedProcess[str]:
     cli = Path(__file__).parents[3] / "cli"
     path = os.pathsep.join(map(str, (*first, cli, *filter(None, sys.path))))
     return subprocess.run(
-        [sys.executable, "-c", COMMAND], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True,
+        [sys.executable, "-c", command], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True,
         timeout=60, check=False,
     )  # fmt: skip
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -17,6 +18,8 @@ from dynamo.cli.diagnosis.machine import HubFact, MachineFacts, ModelFact
 from dynamo.cli.diagnosis.servers import ServerFact
 from dynamo.cli.diagnosis.slowness import RunningFact, WorkerFact
 from dynamo.cli.diagnosis.traffic import TrafficFacts
+from dynamo.cli.local.facts.environment import collect
+from dynamo.cli.local.facts.hub import ask
 
 READY: Final = (
     LocalPart("etcd", "ready", kind="infra", pid=7),
@@ -87,6 +90,14 @@ BREAKAGES: dict[str, tuple[Callable[[], Finding], str, str, str]] = {
     "it failed at an import": (
         lambda: _ended("mine.py:1: ModuleNotFoundError: No module named 'torch'"), "module-missing", "torch",
         "pip install torch",
+    ),
+    "it failed at a model that is newer than llama.cpp": (
+        lambda: _ended("llama.cpp can't load '/m.gguf': unknown model architecture: 'x'"), "engine-too-old", "'x'",
+        "pip install -U xllamacpp",
+    ),
+    "it failed at the hub's name": (
+        lambda: _ended("the hub can't be reached: Name or service not known; check the way to the hub"),
+        "hub-unreachable", "Name or service", "HF_ENDPOINT",
     ),
     "it failed at a port": (lambda: _ended("port 80 is in use", ""), "port-taken", "port 80", "--http-port 0"),
     "it failed at an address": (
@@ -222,6 +233,17 @@ BREAKAGES: dict[str, tuple[Callable[[], Finding], str, str, str]] = {
         lambda: _first(environment.findings(EnvironmentFacts(shadow="/here/dynamo"))), "other-dynamo", "/here/dynamo",
         "mv /here/dynamo",
     ),
+    "a proxy for this machine itself": (
+        lambda: _here(environment=EnvironmentFacts(proxied="http_proxy")), "loopback-proxied", "http_proxy",
+        "export NO_PROXY=localhost,127.0.0.1",
+    ),
+    "a limit of addresses": (
+        lambda: _here(address_limit=4 << 30), "address-limit", "map whole models", "ulimit -v unlimited",
+    ),
+    "a hub's address without a scheme": (
+        lambda: _here(hub=ask({"HF_ENDPOINT": "me:pw@hub.test"}, None)), "hub-address", "lacks https://",
+        "export HF_ENDPOINT=https://hub.test",
+    ),
     "a misspelt variable": (
         lambda: _first(environment.findings(EnvironmentFacts(misspelt(["DYN_HTP_PORT"], {"DYN_HTTP_PORT"})))),
         "misspelt-variable", "DYN_HTTP_PORT", "unset DYN_HTP_PORT",
@@ -252,6 +274,22 @@ def test_first_finding_names_cause_and_command(name: str) -> None:
 )
 def test_what_is_well_has_no_finding(facts: TrafficFacts) -> None:
     assert not list(traffic.findings(facts))
+
+
+@pytest.mark.parametrize(
+    ("given", "proxied", "excepted"),
+    [
+        ({"http_proxy": "http://me:pw@p"}, "http_proxy", ""),
+        ({"HTTP_PROXY": "http://p", "NO_PROXY": "localhost,.corp"}, "HTTP_PROXY", "NO_PROXY"),
+        ({"http_proxy": "http://p", "no_proxy": "localhost, 127.0.0.1"}, "", "no_proxy"),
+        ({"https_proxy": "http://p"}, "", ""),
+    ],
+    ids=["no exception", "another exception", "excepted", "https alone"],
+)
+def test_proxies_of_the_shell(given: dict[str, str], proxied: str, excepted: str) -> None:
+    facts = collect(given, Path(), of_file=False)
+    assert (facts.proxied, facts.excepted) == (proxied, excepted)
+    assert "pw" not in str(facts)
 
 
 def test_a_part_that_was_started_again_once_is_well() -> None:

@@ -76,12 +76,38 @@ def test_a_pointer_in_a_gguf_files_place(tmp_path: Path) -> None:
     assert "git lfs pull" in models(load_pipelines(text, "f"), tmp_path)[0].problem
 
 
+@pytest.mark.parametrize("source", ["./m.gguf", "m.gguf"])
+def test_a_link_to_nothing(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is called so; no path is suggested in its own place."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m.gguf").symlink_to("/gone/m.gguf")
+    text = FILE.format(model=f"{{source: {source}}}", component="{engine: mocker}")
+    problem = models(load_pipelines(text, "f"), tmp_path)[0].problem
+    assert ("m.gguf' is a link to '/gone/m.gguf'" in problem, "did you mean" in problem) == (True, False), problem
+
+
+def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    (tmp_path / "m.gguf").write_bytes(b"GGUF")
+    monkeypatch.setattr("dynamo.llm.models.gguf_header.read_header", closed)
+    text = FILE.format(model="{source: ./m.gguf}", component="{engine: mocker}")
+    assert f"chmod u+r {tmp_path / 'm.gguf'}" in models(load_pipelines(text, "f"), tmp_path)[0].problem
+
+
 FIELDS = {
     "unknown argument": ("{name: m}", "{engine: mocker, engineArgs: {max-num-seqz: 1}}", "did you mean 'max_num_seqs'"),
     "argument of a wrong kind": ("{name: m}", "{engine: mocker, engineArgs: {max-num-seqs: abc}}", "whole number"),
     "argument of llama.cpp": ("{source: 'hf://a/b'}", "{engine: llamacpp, engineArgs: {n_ctxx: 1}}", "'n_ctx'"),
     "argument of mistral.rs": ("{source: 'hf://a/b'}", "{engine: mistralrs, engineArgs: {max_seq: 1}}", "'max_seqs'"),
     "template": ("{chatTemplate: '{% for m in messages %}'}", "{engine: mocker}", "error in line 1"),
+    "template's name": ("{chatTemplate: bad.jinja}", "{engine: mocker}", "the field takes the template's text"),
+    "template's file": (
+        "{chatTemplate: p.yaml}",
+        "{engine: mocker}",
+        "p.yaml is a file's name; the field takes",
+    ),
 }
 
 

@@ -184,6 +184,7 @@ CASES: list[tuple[str, Any, int, str | None, str]] = [
     ("/detokenize", {"model": "m", "tokens": ["a"]}, 400, "tokens[0]", "invalid_type"),
     ("/detokenize", {"model": "m", "tokens": [99_999_999]}, 400, "tokens", "invalid_value"),
     ("/v1/nope", {}, 404, None, "unknown_url"),
+    ("/chat/completions", {}, 404, None, "unknown_url"),
     ("/v1/models", {}, 405, None, "method_not_allowed"),
 ]  # fmt: skip
 
@@ -216,6 +217,12 @@ def test_table(served: Any, stream: bool) -> None:
                 wrong.append((path, raw[:80], error))
     assert not wrong
     assert served.post(TEXT, text(max_tokens=2)).json()["choices"][0]["text"] == "hi"
+
+
+@pytest.mark.parametrize("path", ["/chat/completions", "/v1/v1/chat/completions"])
+def test_a_base_url_that_is_a_little_wrong(served: Any, path: str) -> None:
+    """Without /v1, or with it twice: the message names the route."""
+    assert "Did you mean /v1/chat/completions?" in error_of(served.post(path, {}))["message"]
 
 
 def test_over_long_prompt_names_both_lengths(served: Any) -> None:

@@ -105,6 +105,8 @@ CASES = [
     ("components:", "spec.components: is required", "list at least one"),
     ("components: [{engine: mocker}]\nreplica: 2", "spec.replica: is not a field here", "did you mean replicas?"),
     ("components: [{engine: mocker, tensor_parallel_size: 2}]", "tensor_parallel_size", "mean tensorParallelSize?"),
+    ("components: [{engine: mocker, toolCallParser: hermes}]", "not a field here: it is spec.model", ".toolCallParser"),
+    ("components: [{engine: mocker}]\ntensorParallelSize: 2", "it is spec.components[].tensorParallelSize", "spec."),
     ("components: [{engine: mocker, replicas: '2'}]", "[0].replicas: must be a whole number", "remove the quotes"),
     ("components: [{engine: mocker, replicas: -1}]", "components[0].replicas", "must be 0 or more, not -1"),
     ("components: [{engine: mocker}]\nrestart: 2026", "spec.restart: must be a string", "quote it"),

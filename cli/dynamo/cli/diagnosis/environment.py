@@ -37,6 +37,10 @@ class EnvironmentFacts:
     """Why a program refuses a variable, which it names."""
     shadow: str = ""
     """Another package called dynamo, which the parts of a pipeline would import in our place."""
+    proxied: str = ""
+    """The variable that sends questions to this machine itself through a proxy."""
+    excepted: str = ""
+    """The variable of what goes through none, where it is set."""
 
 
 def misspelt(names: Iterable[str], known: Collection[str]) -> tuple[VariableFact, ...]:
@@ -54,6 +58,17 @@ def notes(variables: Iterable[VariableFact]) -> Iterator[str]:
     """Yield what `dynamo up` says of variables that nothing reads."""
     for variable in variables:
         yield f"nothing reads the variable {variable.name}: did you mean {variable.meant}?"
+
+
+def proxy_findings(facts: EnvironmentFacts) -> Iterator[Finding]:
+    """Yield that clients here ask a proxy for what this machine itself serves."""
+    if facts.proxied:
+        before = f"${facts.excepted}," if facts.excepted else ""
+        yield Finding(
+            "loopback-proxied", "clients here ask a proxy for pipelines of this machine",
+            f"{facts.proxied} is set, and {facts.excepted or 'NO_PROXY'} doesn't except 127.0.0.1",
+            f"export {facts.excepted or 'NO_PROXY'}={before}localhost,127.0.0.1", Weight.WARNING,
+        )  # fmt: skip
 
 
 def _named_in(text: str) -> str:

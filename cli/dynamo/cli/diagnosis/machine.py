@@ -85,6 +85,8 @@ class HubFact:
     """The variable that names a proxy which it is asked through."""
     in_its_place: bool = False
     """Something answers there, and is no hub."""
+    no_scheme: bool = False
+    """Its address begins with neither http:// nor https://."""
     token: bool = False
     token_refused: bool = False
     skew_seconds: float | None = None
@@ -101,6 +103,8 @@ class MachineFacts:
     folders: tuple[FolderFact, ...] = ()
     memory_bytes: int | None = None
     file_limit: int = 1 << 20
+    address_limit: int | None = None
+    """Bytes of addresses that a process may have; None where nothing limits them."""
     engines: tuple[EngineFact, ...] = ()
     models: tuple[ModelFact, ...] = ()
     programs: tuple[ProgramFact, ...] = ()
@@ -179,6 +183,14 @@ def _folders(facts: MachineFacts) -> Iterator[Finding]:
             )  # fmt: skip
 
 
+def closed(folder: FolderFact) -> Finding:
+    """Return the finding of a pipeline's state that may not be read."""
+    return Finding(
+        "state-closed", f"{folder.holds} can't be read from {folder.path}", folder.error,
+        f"sudo chown $USER {folder.path}; chmod u+rwx {folder.path}",
+    )  # fmt: skip
+
+
 def _ports(facts: MachineFacts) -> Iterator[Finding]:
     wanted: dict[int, str] = {}
     for port in facts.ports:
@@ -252,6 +264,11 @@ def _limits(facts: MachineFacts) -> Iterator[Finding]:
             "file-limit", f"a process may open {facts.file_limit} files only",
             f"each connection takes one; {LEAST_FILES} are the least that serves", "ulimit -n 65536",
         )  # fmt: skip
+    if facts.address_limit is not None:
+        yield Finding(
+            "address-limit", f"a process may have {facts.address_limit >> 20} MiB of addresses only",
+            "engines map whole models, and reserve more addresses than memory", "ulimit -v unlimited", Weight.WARNING,
+        )  # fmt: skip
     if facts.memory_bytes is not None and facts.memory_bytes < LEAST_MEMORY:
         yield Finding(
             "memory-low", "little memory is left", f"{facts.memory_bytes >> 20} MiB are available",
@@ -267,6 +284,10 @@ def _fields(facts: MachineFacts) -> Iterator[Finding]:
 
 def _environment(facts: MachineFacts) -> Iterator[Finding]:
     yield from environment.findings(facts.environment)
+
+
+def _proxy(facts: MachineFacts) -> Iterator[Finding]:
+    yield from environment.proxy_findings(facts.environment)
 
 
 def _gpu(facts: MachineFacts) -> Iterator[Finding]:
@@ -285,6 +306,12 @@ def _hub(facts: MachineFacts) -> Iterator[Finding]:
         yield Finding(
             "hub-is-none", f"what answers at {hub.url} is no model hub", hub.error,
             f"curl -I {hub.url} shows what it is: sign in to the network, or correct HF_ENDPOINT or HTTPS_PROXY",
+            Weight.ERROR if facts.needs_hub else Weight.WARNING,
+        )  # fmt: skip
+    elif hub.no_scheme:
+        yield Finding(
+            "hub-address", "the address of the model hub can't be asked", hub.error,
+            f"export HF_ENDPOINT=https://{hub.url.rpartition('://')[2] or 'HOST'}, or unset HF_ENDPOINT",
             Weight.ERROR if facts.needs_hub else Weight.WARNING,
         )  # fmt: skip
     elif hub.error:
@@ -309,5 +336,5 @@ def _hub(facts: MachineFacts) -> Iterator[Finding]:
 
 _RULES: Final[tuple[Callable[[MachineFacts], Iterator[Finding]], ...]] = (
     _python, _folders, _environment, _ports, _engines, _models, _fields, _programs, _servers, _own_servers,
-    _gpu, _limits, _hub, _path,
+    _gpu, _limits, _hub, _proxy, _path,
 )  # fmt: skip

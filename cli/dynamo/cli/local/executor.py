@@ -47,6 +47,7 @@ from dynamo.cli.local.state import (
     PipelineState,
     RunState,
     is_running,
+    refused,
     write_ending,
 )
 from dynamo.cli.local.supervisor import Part, Probe, Supervisor, part_state
@@ -145,7 +146,7 @@ class FileRun:
             problems += local_problems(pipeline, drafted, self._options.environment)
         folder = self._options.file.resolve().parent
         here = models(self._wanted, folder, self._options.environment)
-        problems += preflight(engines(self._wanted), here, fields(self._wanted))
+        problems += preflight(engines(self._wanted), here, fields(self._wanted, folder))
         if len({p.name for p in self._wanted}) < len(self._wanted):
             problems.append("metadata.name: two pipelines have one name, and there are no Kubernetes namespaces here")
         if problems:
@@ -171,10 +172,8 @@ class FileRun:
                 f"Stop that with Ctrl-C or `kill {error.pid}`, or give this pipeline another name"
             ) from None
         except OSError as error:
-            raise UpError(
-                f"can't write the state of {name} to {error.filename or self._options.home / name}: {error.strerror}. "
-                "Set XDG_STATE_HOME to a folder that you may write to"
-            ) from None
+            why = refused(error, self._options.home / name)
+            raise UpError(f"can't write the state of {name} to {why}") from None
         self._held.add(name)
         try:
             yield state

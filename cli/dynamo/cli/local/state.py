@@ -128,28 +128,64 @@ class PipelineState:
 
     def write(self, state: RunState) -> None:
         """Replace `state.json`; nothing once the run is over."""
-        if self._released:
+        if self._released or not self._regain():
             return
         fresh = self.folder / "state.json.new"
         fresh.write_bytes(msgspec.json.format(msgspec.json.encode(state)))
         fresh.replace(self.folder / "state.json")
         self._written = _mark_of(self.folder / "state.json")
 
+    def _regain(self) -> bool:
+        """Make the folder and its lock anew where somebody has removed them; False where another run has them now."""
+        if self._is_ours:
+            return True
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = (self.folder / "lock").open("a+", encoding="utf-8")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.close()
+            return False
+        self._lock.seek(0)
+        lock.truncate(0)
+        lock.write(self._lock.read())
+        lock.flush()
+        self._lock.close()
+        self._lock = lock
+        return True
+
+    @property
+    def _is_ours(self) -> bool:
+        """Tell whether the lock in the folder is the one that we hold."""
+        try:
+            return os.path.samestat((self.folder / "lock").stat(), os.fstat(self._lock.fileno()))
+        except OSError:
+            return False
+
     @property
     def is_damaged(self) -> bool:
-        """Tell whether somebody else has changed or removed `state.json`."""
-        return (
-            not self._released and self._written is not None and _mark_of(self.folder / "state.json") != self._written
-        )
+        """Tell whether somebody else has changed or removed `state.json`, or the lock."""
+        if self._released or self._written is None:
+            return False
+        return _mark_of(self.folder / "state.json") != self._written or not self._is_ours
 
     def release(self) -> None:
         """End of the run: logs stay for `dynamo logs`, the rest goes."""
         self._released = True
-        (self.folder / "state.json").unlink(missing_ok=True)
-        for name in ("data", "files"):
-            shutil.rmtree(self.folder / name, ignore_errors=True)
+        if self._is_ours:
+            (self.folder / "state.json").unlink(missing_ok=True)
+            for name in ("data", "files"):
+                shutil.rmtree(self.folder / name, ignore_errors=True)
         self._lock.truncate(0)
         self._lock.close()
+
+
+def refused(error: OSError, path: Path) -> str:
+    """Say why a state can't be written, and what mends it."""
+    place = Path(error.filename or path)
+    other = next((p for p in (place, *place.parents) if os.path.isfile(p)), None)
+    away = f", or mv {other} {other}.aside" if other else ""
+    return f"{place}: {error.strerror}. Set XDG_STATE_HOME to a folder that you may write to{away}"
 
 
 def _mark_of(path: Path) -> tuple[int, int] | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
-from typing import Any, get_args
+from typing import Any, Final, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -17,6 +17,8 @@ from dynamo.operator.api.rules import Problem
 from dynamo.operator.api.shown import VALUE_CHARACTERS, shown
 
 _Location = tuple[int | str, ...]
+_MOST_PLACES: Final = 2
+_MOST_DEPTH: Final = 5
 
 
 def explain(error: ValidationError, data: Any, model: type[BaseModel]) -> list[Problem]:
@@ -100,7 +102,11 @@ def _unknown(location: _Location, model: type[BaseModel]) -> str:
     name = str(location[-1])[:VALUE_CHARACTERS] if location else ""
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     lower = {k.lower(): k for k in known}
-    meant = lower.get(name.replace("_", "").replace("-", "").lower()) or (close[0] if close else None)
+    plain = name.replace("_", "").replace("-", "").lower()
+    places = [] if plain in lower else _places(plain, model)
+    if 0 < len(places) <= _MOST_PLACES:
+        return f"is not a field here: it is {' or '.join(places)}"
+    meant = lower.get(plain) or (close[0] if close else None)
     return "is not a field here: " + (f"did you mean {meant}?" if meant else f"the fields are {', '.join(known)}")
 
 
@@ -112,6 +118,21 @@ def _fields_at(location: _Location, model: type[BaseModel]) -> list[str]:
         if field := next((f for f in fields if part in (f.alias, f.serialization_alias)), None):
             model = _model_in(field.annotation) or model
     return [f.alias or name for name, f in model.model_fields.items()]
+
+
+def _places(plain: str, model: type[BaseModel], path: str = "", depth: int = _MOST_DEPTH) -> list[str]:
+    """Return the fields of a pipeline, anywhere in it, whose name is this one but for its case and dashes."""
+    places = []
+    for name, field in model.model_fields.items():
+        key = f"{path}.{field.alias or name}".removeprefix(".")
+        if not key.startswith("spec"):
+            continue
+        if key.rpartition(".")[2].lower() == plain:
+            places.append(key)
+        if depth and (inner := _model_in(field.annotation)):
+            is_list = "list[" in str(field.annotation) or "tuple[" in str(field.annotation)
+            places += _places(plain, inner, key + "[]" * is_list, depth - 1)
+    return places
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:

@@ -41,10 +41,13 @@ def find_path(source: str) -> Path:
     try:
         if path.exists():
             return path
+        target = path.readlink() if path.is_symlink() else None
     except PermissionError as error:
         raise InvalidArgument(f"no permission to read {str(path)!r}") from error
     except (OSError, ValueError) as error:
         raise InvalidArgument(f"{source!r} is no usable path: {error}") from error
+    if target is not None:
+        raise InvalidArgument(f"{str(path)!r} is a link to {str(target)!r}, which doesn't exist: ln -sfn TARGET {path}")
     raise InvalidArgument(f"there is no model at {str(path)!r}: {_hint(path, source)}")
 
 
@@ -61,7 +64,7 @@ def _hint(path: Path, source: str) -> str:
         names = sorted(entry.name for entry in folder.iterdir())
     except OSError:
         names = []
-    if near := nearest(path.name, names):
+    if near := nearest(path.name, (name for name in names if name != path.name)):
         return f"did you mean {str(folder / near)!r}?"
     if _BARE.fullmatch(source) and not looks_like_weights(source):
         wanted = quote_plus(source.replace(":", " "))

@@ -69,7 +69,8 @@ def _refused(file: Path, pipelines: list[DynamoPipeline]) -> list[FileProblem]:
     from dynamo.cli.local.facts.fields import fields
     from dynamo.operator.api.load import FileProblem
 
-    return [FileProblem(str(file), 0, fact.field, fact.problem) for fact in fields(pipelines)]
+    facts = fields(pipelines, file.resolve().parent)
+    return [FileProblem(str(file), 0, fact.field, fact.problem) for fact in facts]
 
 
 def _is_beside(source: str) -> bool:

@@ -14,7 +14,7 @@ import click
 
 from dynamo.cli.commands.upkeep.down import wait_until
 from dynamo.cli.local.next_steps import has_console
-from dynamo.cli.local.state import is_running, read_state
+from dynamo.cli.local.state import is_running, read_state, refused
 
 SERVED_WITHIN: Final = 600.0
 _LAST_LINES: Final = 12
@@ -22,9 +22,13 @@ _LAST_LINES: Final = 12
 
 def run_detached(words: Sequence[str], names: Sequence[str], home: Path, seconds: float = SERVED_WITHIN) -> int:
     """Start `dynamo up` so that it outlives this shell, and wait until all its pipelines serve; the exit code."""
-    home.mkdir(parents=True, exist_ok=True, mode=0o700)
     log = home / f"{names[0]}.up.log"
-    with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as out:
+    try:
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        opened = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise click.ClickException(f"can't write the log of {names[0]} to {refused(error, log)}") from None
+    with open(opened, "wb") as out:
         process = subprocess.Popen(
             [sys.executable, "-m", "dynamo.cli", "up", "--own-lines-only", *words],
             stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,

@@ -63,10 +63,12 @@ def _of_machine(name: str | None, offline: bool) -> Report:
     from dynamo.cli.diagnosis import devices, machine
     from dynamo.cli.diagnosis.findings import report_of
     from dynamo.cli.local.facts import hub
-    from dynamo.cli.local.facts.machine import collect, has_state
+    from dynamo.cli.local.facts.machine import closed_state, collect, has_state
     from dynamo.cli.local.state import state_home
 
     if name and not Path(name).exists():
+        if folder := closed_state(state_home(os.environ), name):
+            return report_of([f"pipeline {name} on this machine"], [machine.closed(folder)])
         if has_state(state_home(os.environ), name):
             return _of_local_pipeline(name)
         elsewhere = f"of a cluster: add -n NAMESPACE; of a request: dynamo explain {name}"

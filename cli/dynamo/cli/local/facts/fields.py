@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from dynamo.cli.diagnosis.file_fields import FieldFact
@@ -12,15 +13,17 @@ if TYPE_CHECKING:
     from dynamo.operator.api.v1alpha1 import DynamoPipeline
 
 _LONGEST: Final = 300
+_SHOWN: Final = 60
 
 
-def fields(pipelines: Sequence[DynamoPipeline]) -> tuple[FieldFact, ...]:
-    """Return what is wrong with the fields of pipelines; nothing is started, and no engine is loaded."""
-    return tuple(fact for pipeline in pipelines for fact in _of_pipeline(pipeline))
+def fields(pipelines: Sequence[DynamoPipeline], folder: Path) -> tuple[FieldFact, ...]:
+    """Return what is wrong with the fields of a file's pipelines; nothing is started, and no engine is loaded."""
+    return tuple(fact for pipeline in pipelines for fact in _of_pipeline(pipeline, folder))
 
 
-def _of_pipeline(pipeline: DynamoPipeline) -> Iterator[FieldFact]:
-    if pipeline.spec.model.chat_template and (problem := _refused(_compile, pipeline.spec.model.chat_template)):
+def _of_pipeline(pipeline: DynamoPipeline, folder: Path) -> Iterator[FieldFact]:
+    template = pipeline.spec.model.chat_template
+    if template and (problem := _no_template(template, folder) or _refused(_compile, template)):
         yield FieldFact("spec.model.chatTemplate", pipeline.name, problem)
     for index, component in enumerate(pipeline.spec.components):
         check = _CHECKS.get(component.engine.value)
@@ -39,6 +42,20 @@ def _refused(check: Callable[[Any], object], value: Any) -> str:
     except ImportError:
         return ""
     return ""
+
+
+def _no_template(text: str, folder: Path) -> str:
+    """Say that a text has no expression, as a file's name has none: every prompt would be that text."""
+    if "{" in text:
+        return ""
+    try:
+        is_file = "\n" not in text and (folder / text).is_file()
+    except (OSError, ValueError):
+        is_file = False
+    if is_file:
+        return f"{text} is a file's name; the field takes the template's text: `chatTemplate: |`, then the file's lines"
+    short = text[:_SHOWN].partition("\n")[0]
+    return f"{short} is a file's name, or has no {{{{ … }}}} of Jinja; the field takes the template's text"
 
 
 def _compile(template: str) -> None:

@@ -30,6 +30,8 @@ def ask(environment: Mapping[str, str], token: str | None, now: float | None = N
     shown = _shown(url)
     if environment.get("HF_HUB_OFFLINE", "").lower() in _ON:
         return HubFact(shown, offline=True, token=bool(token))
+    if not url.lower().startswith(("http://", "https://")):
+        return HubFact(url.rpartition("@")[2], error="HF_ENDPOINT lacks https://", token=bool(token), no_scheme=True)
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
         request = urllib.request.Request(f"{url}/api/whoami-v2", headers=headers)

@@ -52,9 +52,10 @@ def collect(
         folders=(*folders(environment), *_of_pipelines(pipelines, environment)),
         memory_bytes=_memory(),
         file_limit=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        address_limit=_addresses(),
         engines=engines(pipelines),
         models=models(pipelines, folder, environment),
-        fields=fields(pipelines),
+        fields=fields(pipelines, folder),
         upstreams=upstreams(pipelines),
         programs=programs(pipelines, folder),
         gpu=gpu_fact(environment),
@@ -149,6 +150,11 @@ def _memory() -> int | None:
     return next((int(row.split()[1]) << 10 for row in rows if row.startswith("MemAvailable:")), None)
 
 
+def _addresses() -> int | None:
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return None if limit == resource.RLIM_INFINITY else limit
+
+
 def engines(pipelines: Sequence[DynamoPipeline]) -> tuple[EngineFact, ...]:
     """Return the engines that pipelines want, or without any all that compute."""
     from dynamo.operator.plan.servers import has_sidecar
@@ -193,4 +199,12 @@ def has_state(home: Path, name: str) -> bool:
     """Tell whether a pipeline of this name is, or was, up here."""
     folder = home / name
     known = read_state(folder) or read_ending(folder)
-    return known is not None or is_running(folder) or (folder / "logs").is_dir()
+    return known is not None or is_running(folder) or os.path.isdir(folder / "logs")
+
+
+def closed_state(home: Path, name: str) -> FolderFact | None:
+    """Return the folder of a pipeline that may not be looked into; None where it may, or isn't there."""
+    closed = [p for p in (home, home / name) if os.path.isdir(p) and not os.access(p, os.R_OK | os.X_OK)]
+    if not closed:
+        return None
+    return FolderFact(str(closed[0]), f"the state of {name}", "XDG_STATE_HOME", False, error="permission denied")

@@ -58,6 +58,8 @@ def _problem(source: str, folder: Path, *, offline: bool, gguf: bool) -> str:
             read_header(path)
         elif path.is_dir() and not any(path.glob("*.gguf")):
             return _of_checkout(path) or (_NO_GGUF if gguf else "")
+    except PermissionError as error:
+        return f"you may not read it: chmod u+r {error.filename or source}"
     except (DynamoException, OSError, ValueError) as error:
         return str(error)
     return ""

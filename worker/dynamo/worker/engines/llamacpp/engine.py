@@ -28,6 +28,7 @@ from dynamo.runtime.process.extras import install_hint
 from dynamo.worker.engine import GUIDED, Abort, EngineFacts, EngineLoad, Sink, VectorSink, nothing_wanted
 from dynamo.worker.engines.llamacpp.calls import CallSequence
 from dynamo.worker.engines.llamacpp.embeddings import ARGUMENTS, INPUT_TOKENS, own_dimensions, pooling_of, vectors
+from dynamo.worker.engines.llamacpp.load_errors import load_again
 from dynamo.worker.engines.llamacpp.prompt_scores import PromptScores
 from dynamo.worker.engines.llamacpp.requests import (
     ChunkReader,
@@ -150,6 +151,12 @@ class LlamaCpp:
         try:
             return xllamacpp.Server(params)
         except Exception as error:  # the extension raises bare exceptions
+            return self._again(partial(xllamacpp.Server, params), error)
+
+    def _again(self, load: Callable[[], Any], first: Exception) -> Any:
+        try:
+            return load_again(load, first)
+        except (OSError, RuntimeError) as error:
             raise InvalidArgument(f"llama.cpp can't load {str(self._path)!r}: {error}") from error
 
     def _pool(self, params: Any, types: Any) -> None:
