@@ -257,13 +257,18 @@ def test_models_without_images_say_who_has_them(
 ) -> None:
     """Also a stock server behind engine `openai`, asked by token ids and in text: what isn't passed on is a 400."""
     server = json.dumps({"url": str(oracle.base_url)})
-    ways = {"by-ids": ["--model-path", str(seer)], "by-text": []}
-    for name, more in ways.items():
+    ways: dict[str, tuple[list[str], str]] = {
+        "by-ids": (["--model-path", str(seer)], "token ids, which carry no images: a worker in text mode passes them"),
+        "by-text": ([], "the worker's engine argument images"),
+    }
+    for name, (more, hint) in ways.items():
         flags = ["--engine", "openai", "--engine-args", server, "--model-name", name, *more]
         endpoint = ["--endpoint", f"dyn://{system.namespace}.{name}.generate", "--system-port", "0"]
         with running(tmp_path, WORKER, [*flags, *endpoint], name, **system.env):
             eventually("it is served", partial(serves, system, name), PATIENCE)
-            with pytest.raises(openai.BadRequestError, match=f"'{name}' takes no images.*do: 'tiny'") as refused:
+            with pytest.raises(
+                openai.BadRequestError, match=f"'{name}' takes no images.*do: 'tiny'.*{hint}"
+            ) as refused:
                 system.asker.chat.completions.create(model=name, messages=shown(png()), **GREEDY)
             assert (refused.value.code, refused.value.param) == ("unsupported_value", "messages[0].content[0]")
             assert said(system.asker.chat.completions.create(model=name, messages=shown(), **GREEDY))

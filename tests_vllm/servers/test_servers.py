@@ -59,8 +59,12 @@ class System:
 
     def join(self, model: Path, engine: str, *options: str) -> Program:
         """Start a worker of an engine; it loads beside others."""
+        return self.join_text(engine, "--model-path", str(model), *options)
+
+    def join_text(self, engine: str, *options: str) -> Program:
+        """Start a worker that has no model path, unless the options name one."""
         words = [
-            "--engine", engine, "--model-path", str(model), "--model-name", "tiny", "--endpoint", f"dyn://{self.namespace}.backend.generate",
+            "--engine", engine, "--model-name", "tiny", "--endpoint", f"dyn://{self.namespace}.backend.generate",
             "--system-port", "0", *options,
         ]  # fmt: skip
         name = f"{engine}{next(_NUMBERS)}"

@@ -86,6 +86,8 @@ class ModelCard(msgspec.Struct, kw_only=True, omit_defaults=True):
     files: dict[str, FileRef] = {}
     images: ImageTraits | None = None
     """There where its prompts may hold images."""
+    images_hint: str = ""
+    """What would have it take images, where it takes none."""
     resumes_constraints: bool = False
     """Given the first tokens of an answer that keeps to a grammar or schema, its engine goes on within it."""
     user_data: dict[str, Any] = {}

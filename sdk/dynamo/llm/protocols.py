@@ -196,6 +196,8 @@ class TextRequest(msgspec.Struct, omit_defaults=True, kw_only=True):
     kind: str
     """`chat` or `completions`."""
     body: dict[str, Any]
+    images: Annotated[list[ImageInput], msgspec.Meta(max_length=MOST_IMAGES)] | None = None
+    """Of a chat, in the order of its image parts, which have no URLs then; None: it has none."""
 
 
 def delta(produced: list[int] | str, finish: str | None = None, extras: dict[str, Any] | None = None) -> Delta:

@@ -7,7 +7,7 @@ import pytest
 from dynamo.frontend.errors import TakesWorkersDown
 from dynamo.frontend.limits.deadly_requests import BLAMED, MOST, SECONDS, Suspects, digest_of
 from dynamo.llm.processing.embeddings import EmbeddingRequest
-from dynamo.llm.protocols import PreprocessedRequest, SamplingOptions, TextRequest
+from dynamo.llm.protocols import ImageInput, PreprocessedRequest, SamplingOptions, TextRequest
 from dynamo.runtime.names import EndpointPath, InstanceKey
 
 PATH = EndpointPath("n", "c", "e")
@@ -25,6 +25,12 @@ def asking(*tokens: int, seed: int | None = None, **more: object) -> Preprocesse
 
 def chat(**body: object) -> TextRequest:
     return TextRequest(model="m", kind="chat", body=body)
+
+
+def showing(data: bytes) -> TextRequest:
+    """A chat with an image."""
+    image = ImageInput(data=data, format="png", digest=data.hex() * 16, width=1, height=1)
+    return TextRequest(model="m", kind="chat", body={}, images=[image])
 
 
 class Clock:
@@ -89,6 +95,8 @@ def test_an_answer_clears_it(suspects: Suspects) -> None:
         (asking(1), asking(1, mdc_sum="other"), False),
         (chat(a=1, seed=1), chat(a=1, seed=2), True),
         (chat(a=1), chat(a=2), False),
+        (showing(b"a"), showing(b"a"), True),
+        (showing(b"a"), showing(b"b"), False),
         (EmbeddingRequest(model="m", token_ids=[[1]]), EmbeddingRequest(model="m", token_ids=[[1]]), True),
     ],
 )  # fmt: skip

@@ -113,6 +113,8 @@ class EngineFacts(msgspec.Struct, omit_defaults=True, kw_only=True):
     """Numbers in one of its vectors. There where the engine makes vectors (`Embedding`); then it makes nothing else."""
     images: ImageTraits | None = None
     """There where prompts may hold images; requests with some are refused before an engine without it sees them."""
+    images_hint: str = ""
+    """What would have it take some; clients that are refused are told."""
     tool_call_parser: str = ""
     """Parser that reads the form in which a text engine writes tool calls, unless its user names another."""
     reasoning_parser: str = ""

@@ -111,9 +111,9 @@ def _refused(ref: ImageRef, why: str) -> ApiError:
     return bad_request(f"{ref.path}: this image can't be read: {why}.", ref.path, "invalid_image")
 
 
-def not_taken(ref: ImageRef, model: str, able: Sequence[str]) -> ApiError:
-    """Return the 400 of an image for a model that takes none."""
+def not_taken(ref: ImageRef, model: str, able: Sequence[str], own: str = "") -> ApiError:
+    """Return the 400 of an image for a model that takes none; `own`: what would have it take some."""
     names = ", ".join(shown(name) for name in able[:10])
     hint = f"Models here that do: {names}." if able else "No model here does."
-    text = f"{ref.path}: the model {shown(model)} takes no images. {hint}"
+    text = f"{ref.path}: the model {shown(model)} takes no images. {hint} {own}".rstrip()
     return bad_request(text, ref.path, "unsupported_value")

@@ -31,7 +31,8 @@ class RequestImages:
         """Load them; a 400 names the one that can't be taken. `turn`: the request's, which others have meanwhile."""
         loader = self._loader
         if card.images is None:
-            raise not_taken(refs[0], card.name, sorted({own.name for own in self._cards() if own.images is not None}))
+            able = sorted({own.name for own in self._cards() if own.images is not None})
+            raise not_taken(refs[0], card.name, able, card.images_hint)
         loader.check(refs)
         if turn is not None:
             turn.leave()

@@ -18,7 +18,7 @@ import msgspec
 
 from dynamo.frontend.errors import TakesWorkersDown
 from dynamo.llm.processing.embeddings import EmbeddingRequest
-from dynamo.llm.protocols import PreprocessedRequest, TextRequest
+from dynamo.llm.protocols import ImageInput, PreprocessedRequest, TextRequest
 from dynamo.runtime.names import InstanceKey
 
 log = logging.getLogger(__name__)
@@ -154,11 +154,16 @@ def digest_of(request: AnyRequest) -> bytes:
     """
     if isinstance(request, PreprocessedRequest):
         options = msgspec.structs.replace(request.sampling_options, seed=None)
-        images = request.images and [msgspec.structs.replace(image, data=b"") for image in request.images]
         request = msgspec.structs.replace(
             request, sampling_options=options, annotations=[], routing=None, dp_rank=None, prefill_result=None,
-            bootstrap_info=None, images=images,
+            bootstrap_info=None, images=_named(request.images),
         )  # fmt: skip
     elif isinstance(request, TextRequest):
-        request = msgspec.structs.replace(request, body={**request.body, "seed": None})
+        images = _named(request.images)
+        request = msgspec.structs.replace(request, body={**request.body, "seed": None}, images=images)
     return hashlib.blake2b(msgspec.msgpack.encode(request), digest_size=16).digest()
+
+
+def _named(images: list[ImageInput] | None) -> list[ImageInput] | None:
+    """Return images by their digests alone."""
+    return images and [msgspec.structs.replace(image, data=b"") for image in images]

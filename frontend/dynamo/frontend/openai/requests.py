@@ -9,7 +9,7 @@ to the caller, who logs or refuses them. `/openapi.json` is made of the same str
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
 from operator import attrgetter
@@ -38,6 +38,7 @@ from dynamo.llm.processing.embeddings import Input, read_inputs
 from dynamo.llm.processing.image_prompts import KINDS as IMAGE_KINDS
 from dynamo.llm.processing.preprocess import MOST_BYTES
 from dynamo.llm.processing.request_options import IN_NVEXT
+from dynamo.llm.protocols import ImageInput
 from dynamo.runtime.errors import InvalidArgument
 
 MAX_PROMPTS: Final = 2048
@@ -276,9 +277,9 @@ def _check_parts(parts: list[dict[str, Any]], path: str, *, of_assistant: bool) 
             raise bad_request(f"{where}: a text part needs a text.", where, "invalid_type")
 
 
-def check_forwarded(body: dict[str, Any], prompts: int, answers: int) -> None:
+def check_forwarded(body: dict[str, Any], prompts: int, answers: int, images: Sequence[ImageInput] = ()) -> None:
     """Raise where a body can't travel to an engine that takes text, or would so often that it is too much."""
-    whole = len(packed("body", body))
+    whole = len(packed("body", body)) + sum(len(image.data) for image in images)
     rest = len(msgspec.msgpack.encode({**body, "prompt": None})) if prompts > 1 else 0
     size = answers * (whole + rest * (prompts - 1))
     if size > MOST_BYTES:

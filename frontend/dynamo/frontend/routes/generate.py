@@ -49,6 +49,7 @@ from dynamo.frontend.validation.constraint_names import as_spelled, translate
 from dynamo.frontend.validation.conversation import check_conversation
 from dynamo.frontend.validation.totals import check_total
 from dynamo.llm.model_card import CHAT, COMPLETIONS
+from dynamo.llm.processing.image_prompts import without_urls
 from dynamo.llm.protocols import PreprocessedRequest, TextRequest
 from dynamo.runtime.context import Context
 
@@ -262,6 +263,7 @@ class GenerateJob(Job):
     ) -> list[Made]:
         """Make the requests for an engine that takes text: the body as it came, once per prompt and choice."""
         refuse_of_text(request)
+        images = [] if self._images is None else list(self._images.inputs)
         if request.logprobs:
             text = "logprobs: this model's engine takes text and gives no log probabilities."
             raise ApiError(400, text, code="unsupported_parameter", param="logprobs")
@@ -269,6 +271,8 @@ class GenerateJob(Job):
             if forced_by(request.tool_choice) is not None:
                 text = "tool_choice: this model's engine takes text and can't be made to call a tool; use auto."
                 raise ApiError(400, text, code="unsupported_value", param="tool_choice")
+            if images:
+                body = {**body, "messages": without_urls(body["messages"])}
             bodies = [body]
         else:
             if request.max_tokens == 0:
@@ -281,14 +285,17 @@ class GenerateJob(Job):
             bodies = [{**body, "prompt": prompt} for prompt in prompts]
             options.echo = [str(prompt) for prompt in prompts for _ in range(options.choices)] if request.echo else ()
         choices = options.choices
-        openai.check_forwarded(body, len(bodies), choices)
+        openai.check_forwarded(body, len(bodies), choices, images)
         options.prompts = len(bodies)
         options.choices = choices * len(bodies)
         return [
-            TextRequest(model=request.model, kind=self._does, body={**own, "n": 1, **_seed(request.seed, index)})
+            TextRequest(
+                model=request.model, kind=self._does, body={**own, "n": 1, **_seed(request.seed, index)},
+                images=images or None,
+            )
             for own in bodies
             for index in range(choices)
-        ]
+        ]  # fmt: skip
 
     def _start(
         self, models: ModelSet, requests: list[Made], options: ResponseOptions,

@@ -20,6 +20,8 @@ from dynamo.runtime.errors import InvalidArgument
 
 KINDS: Final = ("image_url", "image")
 """Types of content parts that are images."""
+DETAILS: Final = ("auto", "low", "high")
+"""How closely a model may be asked to look at an image."""
 LONGEST_SHAPE: Final = 200
 """Widths in a height, or heights in a width, of an image that those processors take."""
 MARKED: Final = 0
@@ -63,6 +65,21 @@ class ImageMark(NamedTuple):
 def is_image(part: Any) -> bool:
     """Tell whether a content part is an image."""
     return isinstance(part, Mapping) and part.get("type") in KINDS
+
+
+def without_urls(messages: Sequence[Any]) -> list[Any]:
+    """Return messages whose images have lost their URLs: what is in them travels beside."""
+    return [
+        {**message, "content": [_without_url(part) if is_image(part) else part for part in message["content"]]}
+        if isinstance(message, Mapping) and type(message.get("content")) is list else message
+        for message in messages
+    ]  # fmt: skip
+
+
+def _without_url(part: Mapping[str, Any]) -> dict[str, Any]:
+    image = part.get(KINDS[0])
+    detail = image.get("detail") if isinstance(image, Mapping) else None
+    return {"type": KINDS[0], KINDS[0]: {"detail": detail} if detail in DETAILS else {}}
 
 
 def placed(images: Sequence[ImageInput], places: Sequence[int], traits: ImageTraits) -> list[ImageInput]:

@@ -262,7 +262,7 @@ def _card(card: ModelCard, facts: EngineFacts, settings: WorkerSettings) -> Mode
         changes["kv_cache_block_size"] = facts.kv_cache_block_size
     if facts.embedding_dim is not None:
         changes["model_types"] = [EMBEDDING]
-    changes["images"] = facts.images
+    changes |= {"images": facts.images, "images_hint": facts.images_hint}
     changes["resumes_constraints"] = facts.resumes_guided
     if takes_text(settings):
         changes |= {"model_input": "text", "tokenizer": "none", "files": {}}

@@ -25,6 +25,7 @@ DEFAULTS: Final[dict[str, Any]] = {
     "silence_secs": 300,
     "check_secs": 2,
     "models_secs": 15,
+    "images": False,
     "command": [],
     "kv_events": "",
     "kv_events_replay": "",
@@ -63,6 +64,8 @@ class Upstream(NamedTuple):
     """ZMQ address of rank 0's KV events; empty: none."""
     kv_events_replay: str = ""
     data_parallel_size: int = 1
+    images: bool = False
+    """It takes images in chats."""
 
     def headers(self, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
         """Return the header with the key; `InvalidArgument` where its variable is empty."""
@@ -94,6 +97,7 @@ def upstream(given: dict[str, Any]) -> Upstream:
         arguments["max_requests"], float(arguments["ready_secs"]), float(arguments["silence_secs"]),
         float(arguments["check_secs"]), float(arguments["models_secs"]), command,
         arguments["kv_events"], arguments["kv_events_replay"], arguments["data_parallel_size"],
+        arguments["images"],
     )  # fmt: skip
 
 

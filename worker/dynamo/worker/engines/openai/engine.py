@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from dynamo.llm.model_card import ImageTraits
 from dynamo.llm.protocols import PreprocessedRequest, SamplingOptions, StopConditions, TextRequest
 from dynamo.runtime.errors import (
     CapacityExceeded,
@@ -29,6 +30,7 @@ from dynamo.worker.engines.openai import text_requests
 from dynamo.worker.engines.openai.answers import TextAnswer, TokensAnswer, refusal
 from dynamo.worker.engines.openai.arguments import PLAIN, Upstream, upstream
 from dynamo.worker.engines.openai.child_server import ChildServer
+from dynamo.worker.engines.openai.content_parts import BY_IDS, IN_TEXT
 from dynamo.worker.engines.openai.dialects import DIALECTS, Call, Dialect
 from dynamo.worker.engines.openai.events import DONE, EventReader
 from dynamo.worker.engines.openai.server_faults import ANSWER, ServerFaults
@@ -64,6 +66,8 @@ class OpenAiServer:
         self._server: Upstream = upstream(settings.arguments())
         self._headers = self._server.headers()
         self._text = not settings.model_path
+        if self._server.images and not self._text:
+            raise InvalidArgument("openai argument 'images': token ids carry none; leave --model-path away")
         self._model, self._own_context = model, settings.context_length
         self._block_size = settings.block_size
         self._open: OpenRequests[asyncio.Task[None]] = OpenRequests()
@@ -138,8 +142,11 @@ class OpenAiServer:
 
     def _facts(self, context: int | None, load: ServerLoad | None) -> EngineFacts:
         if self._dialect is None:
-            return EngineFacts(context_length=context, tool_call_parser=text_requests.TOOL_PARSER,
-                               reasoning_parser=text_requests.REASONING_PARSER)  # fmt: skip
+            return EngineFacts(
+                context_length=context, tool_call_parser=text_requests.TOOL_PARSER,
+                reasoning_parser=text_requests.REASONING_PARSER, images=ImageTraits() if self._server.images else None,
+                images_hint="" if self._server.images else IN_TEXT,
+            )  # fmt: skip
         blocks = load.blocks if load is not None else None
         size = self._block_size = (load.block_size if load is not None else None) or self._block_size
         ranks = self._server.data_parallel_size
@@ -151,6 +158,7 @@ class OpenAiServer:
         return EngineFacts(
             context_length=context, guided=self._dialect.guided, kv_cache_block_size=size, total_kv_blocks=blocks,
             data_parallel_size=ranks, kv_events=self._native is not None,
+            images_hint=BY_IDS,
         )  # fmt: skip
 
     async def failed(self) -> BaseException:
@@ -226,7 +234,7 @@ class OpenAiServer:
             if 0 in (request.body.get("max_tokens"), request.body.get("max_completion_tokens")):
                 return nothing_wanted(sink)
             texts = TextAnswer(self._open, self._faults, request, self._announced)
-            return self._begin(text_requests.call(request, name), texts, sink)
+            return self._begin(text_requests.call(request, name, images=self._server.images), texts, sink)
         assert self._dialect is not None, "it has started"
         check_ids(request, self._model.card.vocab_size)  # SGLang's server dies of one that it hasn't got
         room = room_for(request, self._context)

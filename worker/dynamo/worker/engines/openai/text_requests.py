@@ -21,24 +21,28 @@ from dynamo.llm.protocols import (
     TextRequest,
 )
 from dynamo.runtime.errors import EngineError, InvalidArgument
+from dynamo.worker.engines.openai.content_parts import messages_for
 from dynamo.worker.engines.openai.dialects import Call, fault
 
 TOOL_PARSER: Final = "hermes"
 REASONING_PARSER: Final = "qwen3"
 _PATHS: Final = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
-_OURS: Final = ("nvext", "user", "best_of", "metadata", "store")
-"""Fields that say something to the frontend, or of the client, and nothing to an engine."""
+_OURS: Final = ("nvext", "user", "best_of", "metadata", "store", "mm_processor_kwargs", "media_io_kwargs")
+"""Fields that say something to the frontend, or of the client, and nothing to an engine; and those of vLLM by which a
+client would have images made larger than its frontend let them be."""
 _REASONS: Final = {"length": LENGTH, "stop": EOS, "tool_calls": EOS, "function_call": EOS, "content_filter": STOP}
 
 
-def call(request: TextRequest, model: str) -> Call:
-    """Return what the server is asked; `InvalidArgument` for what can't be passed on."""
+def call(request: TextRequest, model: str, *, images: bool = False) -> Call:
+    """Return what the server is asked; `InvalidArgument` for what can't be passed on. `images`: it takes some."""
     path = _PATHS.get(request.kind)
     if path is None:
         raise InvalidArgument(f"engine openai answers chat and completions, not {request.kind!r}")
     if request.body.get("logprobs"):
         raise InvalidArgument("logprobs: in text, engine openai has none; name the model's tokenizer by --model-path")
     body = {name: value for name, value in request.body.items() if name not in _OURS and value is not None}
+    if "messages" in body:
+        body["messages"] = messages_for(body["messages"], request.images or () if images else None)
     body |= {"model": model, "n": 1, "stream": True, "stream_options": {"include_usage": True}}
     return Call(path, body)
 
