@@ -122,7 +122,7 @@ async def test_thousands_of_frames_overtake_the_first(memory: Any, reader: Any, 
     """A bus that lags behind the stream costs nothing: the stream waits for it."""
     _, instance = await memory.worker(from_generator(count), direct=True)
     caller = await memory.caller(direct=True)
-    memory.network.delay = lambda subject, _: 0.3 if subject.endswith(".s") else 0.0
+    memory.network.delay = lambda subject, _: 0.1 if subject.endswith(".s") else 0.0
     most = []
     receive = caller._on_direct_frame
 
