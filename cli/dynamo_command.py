@@ -36,7 +36,7 @@ def shadowed(error: Exception) -> str:
         if spec is None or spec.origin is None or name == "dynamo":
             continue
         place = Path(spec.origin)
-        folder = place.parent.parent if place.name == "__init__.py" else place.parent
+        folder = _searched(place)
         rest = [entry for entry in sys.path if Path(entry).resolve() != folder.resolve()]
         if folder.resolve() in added and importlib.machinery.PathFinder.find_spec(name, rest) is not None:
             return (
@@ -46,13 +46,18 @@ def shadowed(error: Exception) -> str:
     return ""
 
 
+def _searched(place: Path) -> Path:
+    """Return the folder in which a package, or a module of one file, was looked for."""
+    return place.parent.parent if place.name == "__init__.py" else place.parent
+
+
 def hidden_by() -> str:
     """Say which package is found in the place of ours."""
     spec = importlib.util.find_spec("dynamo")
     if spec is None or spec.origin is None:
         return "dynamo.cli isn't installed: install the package again, or unset PYTHONPATH"
     place = Path(spec.origin)
-    folder = place.parent.parent if place.name == "__init__.py" else place.parent
+    folder = _searched(place)
     return (
         f"another package called dynamo hides ours: {place}. Take {folder} out of PYTHONPATH (unset PYTHONPATH), "
         f"or uninstall that package (pip uninstall ai-dynamo)"

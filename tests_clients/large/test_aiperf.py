@@ -29,29 +29,29 @@ def profiled(clients: Clients, checkout: Path, kind: str, *words: str, where: st
             TMPDIR=short, HF_ENDPOINT=NOWHERE,
         )  # fmt: skip
     (report,) = clients.folder.rglob("profile_export_aiperf.json")
-    figures: dict[str, Any] = json.loads(report.read_text())
-    assert figures["is_complete"]
-    assert figures["error_summary"] == []
-    assert figures["request_error_rate"]["avg"] == 0
-    assert figures["request_count"]["avg"] == REQUESTS
-    return figures
+    results: dict[str, Any] = json.loads(report.read_text())
+    assert results["is_complete"]
+    assert results["error_summary"] == []
+    assert results["request_error_rate"]["avg"] == 0
+    assert results["request_count"]["avg"] == REQUESTS
+    return results
 
 
-def always(figures: dict[str, Any], name: str) -> float:
+def always(results: dict[str, Any], name: str) -> float:
     """A figure that is the same for all requests."""
-    assert figures[name]["count"] == REQUESTS
-    assert figures[name]["min"] == figures[name]["max"]
-    value: float = figures[name]["max"]
+    assert results[name]["count"] == REQUESTS
+    assert results[name]["min"] == results[name]["max"]
+    value: float = results[name]["max"]
     return value
 
 
 def test_chats(clients: Clients, checkout: Path) -> None:
     """Server and aiperf count the same tokens, those of the chat template among them; it reads the server's metrics."""
-    figures = profiled(clients, checkout, "chat", *EXACT, "--apply-chat-template", "--wait-for-model-timeout", "60")
-    assert always(figures, "usage_prompt_tokens") == PROMPT
-    assert always(figures, "usage_completion_tokens") == TOKENS
-    assert always(figures, "output_sequence_length") == TOKENS
-    assert figures["time_to_first_token"]["count"] == REQUESTS
+    results = profiled(clients, checkout, "chat", *EXACT, "--apply-chat-template", "--wait-for-model-timeout", "60")
+    assert always(results, "usage_prompt_tokens") == PROMPT
+    assert always(results, "usage_completion_tokens") == TOKENS
+    assert always(results, "output_sequence_length") == TOKENS
+    assert results["time_to_first_token"]["count"] == REQUESTS
     (report,) = clients.folder.rglob("server_metrics_export.json")
     metrics = json.loads(report.read_text())["metrics"]
     (counted,) = metrics["dynamo_frontend_output_tokens"]["series"]
@@ -61,11 +61,11 @@ def test_chats(clients: Clients, checkout: Path) -> None:
 @pytest.mark.parametrize("kind", ["completions", "responses", "messages"])
 def test_other_apis(clients: Clients, checkout: Path, kind: str) -> None:
     """Streams of the other APIs have as many tokens as were asked for."""
-    figures = profiled(clients, checkout, kind, *EXACT)
-    assert always(figures, "output_sequence_length") == TOKENS
-    assert figures["time_to_first_token"]["count"] == REQUESTS
+    results = profiled(clients, checkout, kind, *EXACT)
+    assert always(results, "output_sequence_length") == TOKENS
+    assert results["time_to_first_token"]["count"] == REQUESTS
     if kind != "responses":  # aiperf reads usage from `response.completed` alone, and the limit ends these answers
-        assert always(figures, "usage_completion_tokens") == TOKENS
+        assert always(results, "usage_completion_tokens") == TOKENS
 
 
 @pytest.mark.parametrize("kind", ["embeddings", "cohere-rankings"])

@@ -302,8 +302,8 @@ def test_a_part_that_was_started_again_once_is_well() -> None:
 def test_a_server_that_is_stopped_is_said_once() -> None:
     """By the signal that has stopped it, with what lets it go on."""
     stopped = replace(READY[0], stopped=7, state="notready", reason="its process 7 is stopped by a signal")
-    found = list(local_findings(replace(UP, parts=(stopped, *READY[1:]), servers=(HUNG,))))
-    assert [(finding.code, finding.mend) for finding in found] == [("stopped", "kill -CONT 7")]
+    findings = list(local_findings(replace(UP, parts=(stopped, *READY[1:]), servers=(HUNG,))))
+    assert [(finding.code, finding.mend) for finding in findings] == [("stopped", "kill -CONT 7")]
 
 
 def test_commands_fit_where_it_runs() -> None:
@@ -313,3 +313,12 @@ def test_commands_fit_where_it_runs() -> None:
         "dynamo apply FILE"
         in _first(traffic.findings(TrafficFacts("llama", " -n serving", 4, rejections={"other": 4}))).mend
     )
+
+
+def test_braces_in_a_file_s_name() -> None:
+    """They stay as they are, in what mends an unknown cause, too."""
+    facts = LocalFacts("p", "a{b}.yaml", False, reasons=(("worker-0", "something unheard of"), ("", "nothing known")))
+    assert [finding.mend for finding in local_findings(facts)] == [
+        "dynamo logs worker-0 --tail 50 has the rest; then dynamo up a{b}.yaml",
+        "dynamo up a{b}.yaml",
+    ]

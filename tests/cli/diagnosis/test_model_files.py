@@ -143,8 +143,8 @@ def test_variables(name: str, tmp_path: Path) -> None:
     given, code, mend = OUTSIDE[name]
     environment = {"XDG_STATE_HOME": str(tmp_path), "ETCD_ENDPOINTS": None, "NATS_SERVER": None, **given}
     done = CliRunner().invoke(dynamo, ["doctor", "--offline", "-o", "json"], env=environment)
-    found = {finding["code"]: finding for finding in json.loads(done.stdout)["findings"]}
-    assert mend in found[code]["mend"]
+    findings = {finding["code"]: finding for finding in json.loads(done.stdout)["findings"]}
+    assert mend in findings[code]["mend"]
 
 
 def test_a_folder_of_another_package_and_a_server_that_is_away(tmp_path: Path) -> None:
@@ -157,9 +157,9 @@ def test_a_folder_of_another_package_and_a_server_that_is_away(tmp_path: Path) -
     (tmp_path / "state" / "dynamo" / "llama").write_text("")
     environment = {"XDG_STATE_HOME": str(tmp_path / "state")}
     done = CliRunner().invoke(dynamo, ["doctor", str(file), "--offline", "-o", "json"], env=environment)
-    found = {finding["code"]: finding for finding in json.loads(done.stdout)["findings"]}
-    assert {"other-dynamo", "upstream-away", "read-only"} <= found.keys()
-    assert "state/dynamo/llama" in found["read-only"]["what"]
+    findings = {finding["code"]: finding for finding in json.loads(done.stdout)["findings"]}
+    assert {"other-dynamo", "upstream-away", "read-only"} <= findings.keys()
+    assert "state/dynamo/llama" in findings["read-only"]["what"]
 
 
 def test_every_documented_variable_is_known() -> None:

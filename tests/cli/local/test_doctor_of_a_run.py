@@ -47,8 +47,8 @@ spec:
 
 def _findings(place: Workplace, name: str = "test") -> list[dict[str, str]]:
     done = CliRunner().invoke(dynamo, ["doctor", name, "-o", "json"], env={"XDG_STATE_HOME": str(place.state)})
-    found: list[dict[str, str]] = json.loads(done.stdout)["findings"]
-    return found
+    findings: list[dict[str, str]] = json.loads(done.stdout)["findings"]
+    return findings
 
 
 def _body(tokens: int) -> dict[str, Any]:

@@ -268,7 +268,7 @@ def _known(facts: LocalFacts, text: str, code: str, mend: str) -> tuple[str, str
     for known, pattern, command in _MENDS:
         if match := re.search(pattern, text):
             return known, command.format(file=facts.file, name=facts.name, again=facts.again, **_parts_of(match))
-    return code, mend.format(file=facts.file, name=facts.name)
+    return code, mend
 
 
 def _parts_of(match: re.Match[str]) -> dict[str, str]:

@@ -22,7 +22,8 @@ from dynamo.frontend.openai import requests as openai
 from dynamo.frontend.openai.request_structs import EmbeddingsRequest
 from dynamo.frontend.responses.embeddings import Embedding, Waiting, answer, pieces
 from dynamo.frontend.responses.stream import CLIENT_STALL, Headers, Send, respond
-from dynamo.frontend.routes.model_request import LARGE_BODY, SHORT_BODY, Job, Route, wire_of
+from dynamo.frontend.routes.intake import LARGE_BODY, SHORT_BODY
+from dynamo.frontend.routes.model_request import Job, Route, wire_of
 from dynamo.frontend.routing.admission_gate import QueuedRequest
 from dynamo.frontend.routing.hints import NO_HINTS, Hints, read_hints
 from dynamo.frontend.routing.model_set import ModelSet

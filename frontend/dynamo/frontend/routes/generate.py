@@ -30,10 +30,9 @@ from dynamo.frontend.responses.parsed_response import ParsedStream, ParsedWhole
 from dynamo.frontend.responses.response import DONE, STREAM_HEADERS, Identity, Response, ResponseOptions, SseResponse
 from dynamo.frontend.responses.scores import refuse_of_text, scored
 from dynamo.frontend.responses.stream import ClientConnection, Headers, ResponseStream, Send, respond
+from dynamo.frontend.routes.intake import LARGE_BODY, SHORT_BODY
 from dynamo.frontend.routes.model_request import (
     CLIENT_CLOSED,
-    LARGE_BODY,
-    SHORT_BODY,
     Job,
     Route,
     level_of,

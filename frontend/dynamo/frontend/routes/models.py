@@ -16,7 +16,7 @@ from dynamo.frontend.openai.body import decode
 from dynamo.frontend.openai.request_structs import DetokenizeRequest, TokenizeRequest
 from dynamo.frontend.responses.cold_replies import json_reply
 from dynamo.frontend.responses.stream import Headers
-from dynamo.frontend.routes.model_request import SHORT_BODY, Intake
+from dynamo.frontend.routes.intake import SHORT_BODY, Intake
 from dynamo.frontend.routing.model_pool import ModelPool
 from dynamo.frontend.routing.model_set import ModelSet
 from dynamo.frontend.services import Services

@@ -30,7 +30,7 @@ from dynamo.frontend.openai.request_structs import RerankRequest, ScoreRequest
 from dynamo.frontend.responses.cold_replies import json_reply
 from dynamo.frontend.responses.stream import Headers
 from dynamo.frontend.routes.embeddings import EmbedRoute
-from dynamo.frontend.routes.model_request import Intake
+from dynamo.frontend.routes.intake import Intake
 from dynamo.frontend.services import Services
 
 EMBEDDINGS: Final = "/v1/embeddings"

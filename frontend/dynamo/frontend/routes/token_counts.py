@@ -22,8 +22,8 @@ from dynamo.frontend.openai.body import decode
 from dynamo.frontend.openai.responses_requests import read_responses
 from dynamo.frontend.openai.responses_structs import ResponsesRequest
 from dynamo.frontend.responses.cold_replies import json_reply
+from dynamo.frontend.routes.intake import SHORT_BODY, Intake
 from dynamo.frontend.routes.messages import check_version
-from dynamo.frontend.routes.model_request import SHORT_BODY, Intake
 from dynamo.frontend.routes.stored.earlier import Earlier, looked_up, names_stored
 from dynamo.frontend.services import Services
 from dynamo.frontend.stored.store import owner_of

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -47,7 +48,7 @@ def collect(name: str, environment: Mapping[str, str], now: float) -> LocalFacts
     components = _components(state)
     parts = tuple(_part(part, now, components.get(part.component)) for part in seen(state.parts))
     own = frozenset(part.name for part in parts if part.name in _INFRA and part.kind == "infra")
-    return LocalFacts(**{**facts.__dict__, "parts": parts, "servers": _servers(state), "own_servers": own})
+    return replace(facts, parts=parts, servers=_servers(state), own_servers=own)
 
 
 def _of_ended(name: str, folder: Path, state: RunState | None) -> LocalFacts:

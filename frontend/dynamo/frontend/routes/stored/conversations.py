@@ -18,7 +18,7 @@ from dynamo.frontend.openai.body import decode
 from dynamo.frontend.openai.responses_input import Item
 from dynamo.frontend.openai.responses_structs import ConversationChange, ConversationItems, ConversationRequest
 from dynamo.frontend.responses.cold_replies import json_reply
-from dynamo.frontend.routes.model_request import LARGE_BODY, Intake
+from dynamo.frontend.routes.intake import LARGE_BODY, Intake
 from dynamo.frontend.routes.stored.item_ids import encoded_items
 from dynamo.frontend.routes.stored.responses import PAGE, caller, counted, listed, page_of, store_of
 from dynamo.frontend.services import Services

@@ -20,7 +20,7 @@ from dynamo.frontend.openai.body import decode
 from dynamo.frontend.openai.responses_requests import conversation_of
 from dynamo.frontend.openai.responses_structs import ResponsesRequest
 from dynamo.frontend.routes.event_route import LARGE_BODY
-from dynamo.frontend.routes.model_request import Intake
+from dynamo.frontend.routes.intake import Intake
 from dynamo.frontend.services import Services
 from dynamo.frontend.stored.conversations import PREFIX, is_conversation
 from dynamo.frontend.stored.directory import Item, ResponseDirectory, items_of
