@@ -61,7 +61,7 @@ class Spoken:
     """As a `Choice`: counts a token per character."""
 
     index, prompt_tokens, cached = 0, 7, 3
-    stop_reason, knows_cached = None, True
+    stop_reason, knows_cached, prefix = None, True, b""
 
     def __init__(self, finish: str) -> None:
         self._finish, self.finish_reason = finish, None if finish == "none" else finish

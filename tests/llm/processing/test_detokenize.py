@@ -182,7 +182,7 @@ def test_a_stop_string_may_cross_tokens_and_characters() -> None:
 
 def test_length_is_the_offset_of_the_next_token() -> None:
     """Offsets count held-back characters too."""
-    detokenizer = Detokenizer(BYTES, stop=["END"])
+    detokenizer = Detokenizer(BYTES, stop=["END"], measured=True)
     offsets = []
     for token_id in b"aENx":
         offsets.append(detokenizer.length)

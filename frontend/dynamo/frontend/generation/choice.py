@@ -40,11 +40,12 @@ class Choice:
     __slots__ = (
         "_awaits_first_token", "_before", "_closed", "_counted", "_detokenizer", "_emit", "_floor", "_keep",
         "_listener", "_logprobs", "_migration", "_plain", "_replay", "_request", "_retries", "_scope", "_stop_reason",
-        "_stops", "cached", "finish_reason", "index", "knows_cached", "prompt_tokens",
+        "_stops", "cached", "finish_reason", "index", "knows_cached", "prefix", "prompt_tokens",
     )  # fmt: skip
 
     def __init__(self, index: int, request: AnyRequest, scope: RequestScope, listener: Listener[Choice]) -> None:
-        self.index = index
+        self.index, self.prefix = index, b""
+        """`prefix`: the listener's, what its stream has before each text."""
         self._request, self._scope, self._listener = request, scope, listener
         self._migration = _migration(request, scope) if scope.migration.limit > 0 else None
         self._keep = None if self._migration is None else self._migration.add
@@ -68,9 +69,9 @@ class Choice:
             model = scope.models.model
             assert model is not None
             assert model.preprocessor is not None
-            self._detokenizer = Detokenizer.for_request(model.preprocessor.tokenizer, request, scope.shown)
-            output = request.output_options
+            output, tokenizer = request.output_options, model.preprocessor.tokenizer
             self._logprobs = output.logprobs is not None or output.prompt_logprobs is not None or scope.token_ids
+            self._detokenizer = Detokenizer.for_request(tokenizer, request, scope.shown, measured=self._logprobs)
             self.prompt_tokens = request.prompt_tokens
         elif isinstance(request, TextRequest):
             self._watch_for_stops(request.body)
@@ -125,7 +126,9 @@ class Choice:
                 if text := plain.push_one(data):
                     emit = self._emit  # a function in a slot: called in one step, CPython looks it up as a method
                     emit(self, text)
-                self.finish_reason = plain.finish_reason
+                if (reason := plain.finish_reason) is None:
+                    return
+                self.finish_reason = reason
             else:
                 produced, finish, extras = read_delta(data)
                 self._delta(produced, finish, extras)

@@ -1,4 +1,4 @@
-"""An answer in chunks, written past uvicorn's `send`: `opener` writes its head, `writer` the rest.
+"""An answer in chunks, written past uvicorn's `send`: `opener` writes its head, `ChunkWriter` the rest.
 
 `send` is a coroutine for each part, and looks at each header with three expressions. What is written here is byte for
 byte the same, and uvicorn's state of the answer is kept as `send` keeps it. The transport can hold what is written.
@@ -87,26 +87,45 @@ def _line(header: tuple[bytes, bytes]) -> bytes:
     return b"" if name in _FRAMING or _UNFIT.search(value) else b"%b: %b\r\n" % header
 
 
-def writer(cycle: RequestResponseCycle, flow: FlowControl, write: Callable[[bytes], None]) -> Callable[..., bool]:
-    """Return what writes one chunk, without a coroutine per token.
+class ChunkWriter:
+    """Writes the parts of an answer, without a coroutine per token.
 
-    With a second argument it is the last one; without that, an empty chunk would end the answer. It says False, and
-    writes nothing, where the client has no room or the answer is not a chunked one.
+    What a client's room and the answer's state allow is looked up once, and again after `look_again`: with hundreds of
+    streams each object that a token touches is a wait for memory.
     """
 
-    def chunk(data: bytes, last: bool = False) -> bool:
-        if flow.write_paused or not cycle.chunked_encoding or cycle.response_complete or cycle.disconnected:
+    __slots__ = ("_cycle", "_fits", "_flow", "_write")
+
+    def __init__(self, cycle: RequestResponseCycle, flow: FlowControl, write: Callable[[bytes], None]) -> None:
+        self._cycle, self._flow, self._write = cycle, flow, write
+        self._fits = False
+
+    def look_again(self) -> None:
+        """Note that room or answer have changed: called whenever `_may_write` would say something else."""
+        self._fits = False
+
+    def write(self, data: bytes, last: bool = False) -> bool:
+        """Write one chunk, with `last` the end of the answer behind it: an empty chunk would end it, too.
+
+        False: nothing is written, since the client has no room or the answer is not a chunked one.
+        """
+        if not self._fits and not self._may_write():
             return False
         size = len(data)
         head = _CHUNK_HEADS[size] if size < len(_CHUNK_HEADS) else b"%x\r\n" % size
+        write = self._write  # a function in a slot: called in one step, CPython looks it up as a method
         if last:
             write(b"".join((head, data, b"\r\n", _LAST_CHUNK)) if data else _LAST_CHUNK)
-            _complete(cycle)
+            _complete(self._cycle)
         else:
             write(b"".join((head, data, b"\r\n")))
         return True
 
-    return chunk
+    def _may_write(self) -> bool:
+        cycle = self._cycle
+        held_up = self._flow.write_paused or cycle.response_complete or cycle.disconnected
+        self._fits = cycle.chunked_encoding is True and not held_up
+        return self._fits
 
 
 def _complete(cycle: RequestResponseCycle) -> None:

@@ -17,7 +17,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from dynamo.frontend.errors import ApiError, overloaded
-from dynamo.frontend.http.chunked_answer import LingeringTransport, opener, unframe, writer
+from dynamo.frontend.http.chunked_answer import ChunkWriter, LingeringTransport, opener, unframe
 from dynamo.frontend.http.connection_shares import ENDED, State
 from dynamo.frontend.http.cors import Headers
 from dynamo.frontend.http.requests import TOO_MUCH_AROUND, Scope, refusal_of
@@ -55,7 +55,9 @@ class Connection(BoundedProtocol):
         self.private = private
         self._begun = False
         """A request has begun to come, and isn't whole."""
-        self._body_began, self._chunks, self._spared = 0.0, 0, 0
+        self._body_began, self._body_chunks, self._spared = 0.0, 0, 0
+        self._chunks: ChunkWriter | None = None
+        """Of the answer that was begun last."""
         self._running: RequestResponseCycle | None = None
         self._over: tuple[RequestResponseCycle, asyncio.Future[None]] | None = None
         self._lingering = False
@@ -84,6 +86,7 @@ class Connection(BoundedProtocol):
         if self._running is not None:  # uvicorn tells only the last of several that were sent at once
             self._gone(self._running)
         super().connection_lost(exc)
+        self._look_again()
         self._let_go()
 
     def _let_go(self) -> None:
@@ -93,7 +96,7 @@ class Connection(BoundedProtocol):
         self._is_over()
         self._unset_keepalive_if_required()  # which uvicorn does where the client has not reset the connection
         self.pipeline.clear()
-        self.cycle, self._running, self.scope = ENDED, None, ENDED.scope
+        self.cycle, self._running, self.scope, self._chunks = ENDED, None, ENDED.scope, None
         self._gentle.forget()
 
     def eof_received(self) -> bool:  # type: ignore[override]
@@ -122,7 +125,7 @@ class Connection(BoundedProtocol):
 
     def begin_request(self) -> None:
         self.expect_nothing()
-        self._body_began, self._chunks = self.loop.time(), 0
+        self._body_began, self._body_chunks = self.loop.time(), 0
         self.scope[CONNECTION] = self  # type: ignore[typeddict-unknown-key]
         super().begin_request()
         self.cycle.transport = cast("asyncio.Transport", self._gentle)
@@ -134,8 +137,8 @@ class Connection(BoundedProtocol):
                 self.server_state.asked = self.loop.time()
 
     def on_chunk_header(self) -> None:
-        self._chunks += 1
-        if self._chunks > _SMALL_CHUNKS + self.received // _CHUNK_BYTES:
+        self._body_chunks += 1
+        if self._body_chunks > _SMALL_CHUNKS + self.received // _CHUNK_BYTES:
             self.refuse(Fault.TOO_LARGE)
             raise BadRequestError(TOO_MUCH_AROUND)
 
@@ -155,6 +158,7 @@ class Connection(BoundedProtocol):
 
     def on_response_complete(self) -> None:
         self._is_over()
+        self._look_again()
         if self._lingering:
             return
         if self._gentle.ends:  # as this answer has said: those that were sent behind it are for another connection
@@ -210,7 +214,16 @@ class Connection(BoundedProtocol):
         return opener(send.__self__, self.flow)
 
     def writer(self, send: Any) -> Callable[..., bool]:
-        return writer(send.__self__, self.flow, self.transport.write)
+        self._chunks = ChunkWriter(send.__self__, self.flow, self.transport.write)
+        return self._chunks.write
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._look_again()
+
+    def _look_again(self) -> None:
+        if self._chunks is not None:
+            self._chunks.look_again()
 
     def abort(self) -> None:
         """Cut the connection now, whatever is still unsent."""
@@ -379,5 +392,6 @@ class Connection(BoundedProtocol):
         if not cycle.response_complete:
             cycle.disconnected = True
             cycle.message_event.set()
+            self._look_again()
             if self._over is not None and self._over[0] is cycle:
                 self._is_over()

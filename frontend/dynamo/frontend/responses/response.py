@@ -107,6 +107,11 @@ class ResponseOptions(msgspec.Struct):
 class Response(ABC):
     """Common to both: counting choices, usage, the first token's time and failure."""
 
+    __slots__ = (
+        "_begun", "_first_token", "_headers", "_held", "_left", "_logprobs", "_meter", "_output", "_seen", "_too_late",
+        "_writer", "choices", "complete", "error", "options", "who",
+    )  # fmt: skip
+
     def __init__(
         self, who: Identity, options: ResponseOptions, output: ResponseStream, writer: BatchWriter, *,
         headers: Headers, meter: ModelMeter, first_token: Callable[[], None],
@@ -328,20 +333,22 @@ def error_event(body: bytes) -> bytes:
 class SseResponse(Response):
     """Server-sent events, one per delta."""
 
+    __slots__ = ("_form", "_tail")
+
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         form = ChatChunks if self.options.chat else CompletionChunks
         self._form = form(self.who, self.options.include_usage)
-        self._prefixes: list[bytes] = [b""] * self.options.choices
         self._tail = self._form.tail
 
     def text(self, choice: Choice, text: str) -> None:
-        prefix, output = self._prefixes[choice.index], self._output
-        if prefix:
-            append = output.append  # a function in a slot: called in one step, CPython looks it up as a method
-            append(prefix + _encode(text) + self._tail)
+        prefix, output = choice.prefix, self._output
+        if not prefix:
+            self._first(choice, text)
+        elif output.dirty or not output.flowing:
+            output.append(prefix + _encode(text) + self._tail)
         else:
-            self._first(choice.index, text)
+            output.part = prefix + _encode(text) + self._tail
         if not output.dirty:
             self._writer.touch(output)
 
@@ -362,7 +369,7 @@ class SseResponse(Response):
 
     def finished(self, choice: Choice) -> None:
         if not self._seen[choice.index]:
-            self._first(choice.index, "")
+            self._first(choice, "")
         chunk = self._form.finish(choice.index, choice.finish_reason or "stop", choice.stop_reason)
         if (explanation := self.options.explanation) is not None:
             chunk = spliced(chunk, explanation.late(choice.index))
@@ -375,10 +382,13 @@ class SseResponse(Response):
             self._end()
         self._writer.touch(self._output)
 
-    def _first(self, index: int, text: str) -> None:
-        if self._seen[index]:  # the second text: from now on the bytes before it are at hand
-            self._prefixes[index] = self._form.prefix(index)
-            self._output.append(self._prefixes[index] + _encode(text) + self._tail)
+    def _first(self, choice: Choice, text: str) -> None:
+        index = choice.index
+        if self._seen[index]:
+            prefix = self._form.prefix(index)
+            self._output.append(prefix + _encode(text) + self._tail)
+            if not self.options.counts:  # which goes through `append`; others have the bytes at hand from now on
+                choice.prefix = prefix
             return
         self._open(index)
         self._output.append(self._early(self._form.first(index, self._echo(index) + text), index))

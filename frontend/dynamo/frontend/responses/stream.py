@@ -102,8 +102,8 @@ class ResponseStream:
     """One response to one client. Not started until the first flush: headers leave with the first bytes."""
 
     __slots__ = (
-        "_connection", "_ended", "_finished", "_flowing", "_head", "_hit", "_open", "_parts", "_send", "_stall_seconds",
-        "_waiting", "_write", "_writer", "append", "dirty", "last_write", "meter", "started",
+        "_connection", "_ended", "_finished", "_head", "_hit", "_open", "_parts", "_send", "_stall_seconds", "_waiting",
+        "_writer", "append", "dirty", "flowing", "last_write", "meter", "part", "started", "write",
     )  # fmt: skip
 
     def __init__(
@@ -113,13 +113,18 @@ class ResponseStream:
         self._send, self._connection, self._stall_seconds, self._hit = send, connection, stall_seconds, hit
         self._waiting: bytearray | None = None
         """What came while a write waited for the client."""
-        self._open, self._write = connection.opener(send), connection.writer(send)
+        self._open, self.write = connection.opener(send), connection.writer(send)
         self._head: tuple[int, Headers] | None = None
         self._parts: list[bytes] = []
         self.append: Callable[[bytes], None] = self._parts.append
         """Add bytes; they leave at the next flush."""
+        self.part: bytes | None = None
+        """All that the next flush is to write, put here while the stream is `flowing` and not `dirty`.
+
+        Nearly every flush has one token. What it needs lies close together, and a list is not looked at.
+        """
         self._ended = self._finished = False
-        self._flowing = False
+        self.flowing = False
         """Started, not ended, and no write waits: parts can be written without `send`."""
         self._writer: asyncio.Task[None] | None = None
         self.started = self.dirty = False
@@ -132,13 +137,18 @@ class ResponseStream:
 
     def end(self) -> None:
         """Note that nothing comes after what was appended so far."""
-        self._ended, self._flowing = True, False
+        self._ended, self.flowing = True, False
 
     def flush(self) -> None:
         """Write what is there, unless an earlier write still waits for the client."""
         self.dirty = False
-        parts, write = self._parts, self._write
-        if parts and self._flowing and write(parts[0] if len(parts) == 1 else b"".join(parts)):
+        parts, part, write = self._parts, self.part, self.write
+        if part is not None:
+            self.part = None
+            if not parts and self.flowing and write(part):
+                return
+            parts.insert(0, part)
+        if parts and self.flowing and write(parts[0] if len(parts) == 1 else b"".join(parts)):
             parts.clear()
         elif self._writer is not None:
             self._set_aside()
@@ -169,12 +179,12 @@ class ResponseStream:
         try:
             if self._open(status, headers, b"".join(self._parts), self._ended):
                 self._parts.clear()
-                self._flowing, self._finished = not self._ended, self._ended
+                self.flowing, self._finished = not self._ended, self._ended
                 return
             slow = self._begin({"type": "http.response.start", "status": status, "headers": headers})
             if not slow and (self._parts or self._ended):
                 slow = self._begin(self._body())
-            self._flowing = not (slow or self._ended)
+            self.flowing = not (slow or self._ended)
         finally:
             self._connection.release(held)
 
@@ -191,7 +201,7 @@ class ResponseStream:
         waiting_for = _drive(coroutine)
         if waiting_for is _DONE:
             return False
-        self._flowing = False
+        self.flowing = False
         self._writer = asyncio.get_running_loop().create_task(self._catch_up(_Rest(coroutine, waiting_for)))
         return True
 
@@ -208,7 +218,7 @@ class ResponseStream:
             self.cut_off()
         finally:
             self._writer = None
-            self._flowing = not (self._ended or self._finished)
+            self.flowing = not (self._ended or self._finished)
 
     def _left_over(self) -> bool:
         return not self._finished and bool(self._parts or self._waiting or self._ended)
@@ -219,14 +229,14 @@ class ResponseStream:
             log.info("a client that does not read is cut off (%s)", limit)
             if self._hit is not None:
                 self._hit(limit)
-        self._finished, self._flowing = True, False
-        self._waiting = None
+        self._finished, self.flowing = True, False
+        self._waiting = self.part = None
         self._parts.clear()
         self._connection.abort()
 
     async def close(self) -> None:
         """Give up what is unsent (the client is gone)."""
-        self._finished, self._flowing = True, False
+        self._finished, self.flowing, self.part = True, False, None
         if self._writer is not None:
             self._writer.cancel()
             await asyncio.wait([self._writer])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Final
 
 from dynamo.llm.processing.stop_strings import StopMatcher
@@ -36,16 +37,35 @@ class _Showing:
         return self._step(token_id) if marker is None else self._step(token_id) + marker
 
 
+class _Measuring:
+    """Stream whose characters are counted."""
+
+    __slots__ = ("_step", "length")
+
+    def __init__(self, step: Callable[[int], str]) -> None:
+        self._step, self.length = step, 0
+
+    def step(self, token_id: int) -> str:
+        text = self._step(token_id)
+        self.length += len(text)
+        return text
+
+
+@lru_cache(maxsize=64)
+def _shared(ids: frozenset[int]) -> frozenset[int]:
+    """Return the same object for the same ids: one that all streams look at stays in the processor's caches."""
+    return ids
+
+
 class Detokenizer:
     """Feed ids with `push` or `push_one`; once `finish_reason` is set the text has ended.
 
-    `tokens` counts what was used (the token that ended the text included), `length` the
-    characters made so far, held-back ones included: before a push it is the next token's text offset.
+    `tokens` counts what was used (the token that ended the text included).
     """
 
     __slots__ = (
-        "_include_stop", "_matcher", "_max_tokens", "_min_tokens", "_step", "_stop_ids", "_visible_stops",
-        "finish_reason", "length", "stop_reason", "tokens",
+        "_include_stop", "_matcher", "_max_tokens", "_measuring", "_min_tokens", "_step", "_stop_ids", "_visible_stops",
+        "finish_reason", "stop_reason", "tokens",
     )  # fmt: skip
 
     def __init__(
@@ -62,25 +82,30 @@ class Detokenizer:
         include_stop_str_in_output: bool = False,
         skip_special_tokens: bool = True,
         shown: Mapping[int, str] | None = None,
+        measured: bool = False,
     ) -> None:
+        """Start; `measured`: `length` will be asked for."""
         self._step = tokenizer.text_stream(prompt_ids, skip_special_tokens).step
         if shown and skip_special_tokens:
             self._step = _Showing(self._step, shown).step
+        self._measuring = _Measuring(self._step) if measured else None
+        if self._measuring is not None:
+            self._step = self._measuring.step
         self._visible_stops = frozenset(stop_token_ids)
-        self._stop_ids = self._visible_stops | (_NO_IDS if ignore_eos else frozenset(eos_token_ids))
+        self._stop_ids = _shared(self._visible_stops | (_NO_IDS if ignore_eos else frozenset(eos_token_ids)))
         self._matcher = StopMatcher(stop, include_stop_str_in_output) if stop else None
         self._include_stop = include_stop_str_in_output
         self._min_tokens = min_tokens or 0
         self._max_tokens = sys.maxsize if max_tokens is None else max_tokens
         self.tokens = 0
-        self.length = 0
         self.finish_reason: str | None = "length" if max_tokens == 0 else None
         self.stop_reason: str | int | None = None
 
     @classmethod
     def for_request(
-        cls, tokenizer: Tokenizer, request: PreprocessedRequest, shown: Mapping[int, str] | None = None
-    ) -> Detokenizer:
+        cls, tokenizer: Tokenizer, request: PreprocessedRequest, shown: Mapping[int, str] | None = None, *,
+        measured: bool = False,
+    ) -> Detokenizer:  # fmt: skip
         """Start on the answer to `request`; the special tokens in `shown` become text though others don't."""
         ends = request.stop_conditions
         return cls(
@@ -95,7 +120,16 @@ class Detokenizer:
             include_stop_str_in_output=request.sampling_options.include_stop_str_in_output,
             skip_special_tokens=request.output_options.skip_special_tokens,
             shown=shown,
+            measured=measured,
         )
+
+    @property
+    def length(self) -> int:
+        """Return the characters made so far, held-back ones included: before a push, the next token's text offset.
+
+        0 where the text isn't measured.
+        """
+        return 0 if self._measuring is None else self._measuring.length
 
     def push(self, token_ids: Sequence[int], finish: str | None = None) -> tuple[str, str | None, str | int | None]:
         """Add tokens and, at the end, the engine's reason; return `(text, finish_reason, stop_reason)`.
@@ -121,7 +155,6 @@ class Detokenizer:
             return self._end_by_id(token_id)
         step = self._step  # a function in an attribute: called in one step, CPython looks it up as a method
         text = step(token_id)
-        self.length += len(text)
         if self._matcher is not None:
             text = self._matcher.feed(text, count > self._min_tokens)
             if self._matcher.matched is not None:
@@ -138,7 +171,6 @@ class Detokenizer:
         text = ""
         if chosen and self._include_stop:
             text = self._step(token_id)
-            self.length += len(text)
         return self._end("stop", text)
 
     def _end(self, reason: str, last: str = "") -> str:
