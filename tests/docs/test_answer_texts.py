@@ -14,12 +14,12 @@ from docs.generate.api.answer_texts import ANSWER_TEXTS
 from docs.generate.api.event_texts import MESSAGE, MESSAGES_EVENTS, RESPONSE, RESPONSES_EVENTS
 
 from dynamo.frontend.errors import ApiError
+from dynamo.frontend.openai.chunks import Identity
 from dynamo.frontend.openai.responses_requests import echo_of
 from dynamo.frontend.openai.responses_structs import ResponsesRequest
 from dynamo.frontend.openai.responses_tools import CUSTOM
 from dynamo.frontend.responses.generation_events import CallArguments, CallBegun, Ended, Event, Usage
 from dynamo.frontend.responses.messages_writer import MessagesWriter
-from dynamo.frontend.responses.response import Identity
 from dynamo.frontend.responses.responses_writer import ResponsesWriter, response_of
 from dynamo.llm.parsers.events import Content, Thought
 

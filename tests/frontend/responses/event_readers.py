@@ -8,12 +8,13 @@ from typing import Any
 
 import msgspec
 
+from dynamo.frontend.openai.chunks import Identity
 from dynamo.frontend.openai.constraints import Parsing
 from dynamo.frontend.responses.event_answer import EventAnswer
 from dynamo.frontend.responses.json_response import JsonResponse
 from dynamo.frontend.responses.messages_writer import MessagesWriter
 from dynamo.frontend.responses.parsed_response import ParsedStream, ParsedWhole
-from dynamo.frontend.responses.response import Identity, Response, ResponseOptions, SseResponse
+from dynamo.frontend.responses.response import Response, ResponseOptions, SseResponse
 from dynamo.frontend.responses.responses_writer import ResponsesWriter, response_of
 
 WHO = Identity("id-1", 1700000000, "m", "fp_1")

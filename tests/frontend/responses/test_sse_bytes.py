@@ -4,15 +4,9 @@ from __future__ import annotations
 
 import json
 
+from dynamo.frontend.openai.chunks import DONE, ChatChunks, CompletionChunks, Identity, error_event
 from dynamo.frontend.responses.generation_events import usage_dict
 from dynamo.frontend.responses.json_response import chat_answer
-from dynamo.frontend.responses.response import (
-    DONE,
-    ChatChunks,
-    CompletionChunks,
-    Identity,
-    error_event,
-)
 
 WHO = Identity("chatcmpl-1", 1700000000, "m", "fp_1")
 HEAD = b'data: {"id":"chatcmpl-1","object":"%b","created":1700000000,"model":"m","system_fingerprint":"fp_1","choices":'

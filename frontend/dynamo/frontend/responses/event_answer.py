@@ -11,9 +11,10 @@ from typing import Any, Protocol, TypeAlias
 
 from dynamo.frontend.errors import ApiError
 from dynamo.frontend.generation.choice import Choice
+from dynamo.frontend.openai.chunks import Identity
 from dynamo.frontend.responses.generation_events import Event, EventReader, ScoredContent, Usage
 from dynamo.frontend.responses.parsed_response import explained
-from dynamo.frontend.responses.response import STREAM_HEADERS, Identity, Response
+from dynamo.frontend.responses.response import STREAM_HEADERS, Response
 
 Emit: TypeAlias = Callable[[bytes], None]
 

@@ -8,8 +8,9 @@ from typing import Any, Final
 import msgspec
 
 from dynamo.frontend.generation.choice import Choice
+from dynamo.frontend.openai.chunks import Identity
 from dynamo.frontend.responses.generation_events import usage_dict
-from dynamo.frontend.responses.response import Identity, Response
+from dynamo.frontend.responses.response import Response
 from dynamo.frontend.routing.report import Route, given, spliced, worker_id
 from dynamo.llm.protocols import PreprocessedRequest, TextRequest
 

@@ -14,8 +14,8 @@ import msgspec
 from dynamo.frontend.anthropic.errors import MessagesError
 from dynamo.frontend.anthropic.requests import named
 from dynamo.frontend.errors import ApiError
+from dynamo.frontend.openai.chunks import Identity
 from dynamo.frontend.responses.generation_events import CallArguments, CallBegun, Ended, Event, Usage
-from dynamo.frontend.responses.response import Identity
 from dynamo.llm.parsers.events import Content, Thought
 
 _encode = msgspec.json.encode

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dynamo.frontend.generation.choice import Choice
+from dynamo.frontend.openai.chunks import ChatChunks
 from dynamo.frontend.openai.constraints import Parsing
 from dynamo.frontend.openai.custom_tools import CUSTOM, INPUT, input_of
 from dynamo.frontend.responses.generation_events import (
@@ -23,7 +24,7 @@ from dynamo.frontend.responses.generation_events import (
     ScoredContent,
 )
 from dynamo.frontend.responses.json_response import JsonResponse
-from dynamo.frontend.responses.response import ChatChunks, SseResponse
+from dynamo.frontend.responses.response import SseResponse
 from dynamo.llm.parsers.events import Content, Thought
 from dynamo.runtime.errors import InvalidArgument
 

@@ -11,10 +11,11 @@ from functools import partial
 from typing import Any, Final
 
 from dynamo.frontend.errors import ApiError, bad_request
+from dynamo.frontend.openai.chunks import Identity
 from dynamo.frontend.openai.constraints import Parsing
 from dynamo.frontend.openai.request_structs import ChatRequest, CompletionRequest
 from dynamo.frontend.responses.event_answer import Emit, EventAnswer, EventWriter
-from dynamo.frontend.responses.response import Identity, Response, ResponseOptions
+from dynamo.frontend.responses.response import Response, ResponseOptions
 from dynamo.frontend.responses.stream import Headers, Send
 from dynamo.frontend.routes.generate import GenerateJob, Made
 from dynamo.frontend.routing.hints import Hints

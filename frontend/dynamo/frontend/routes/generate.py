@@ -22,12 +22,14 @@ from dynamo.frontend.images.request_images import RequestImages
 from dynamo.frontend.limits.concurrency_limits import caller_of
 from dynamo.frontend.limits.request_threads import Turn, at_once
 from dynamo.frontend.openai import requests as openai
+from dynamo.frontend.openai.chunks import DONE, Identity
 from dynamo.frontend.openai.constraints import Parsing, constrained, constraint_of, forced_by, parsing_of
 from dynamo.frontend.openai.request_structs import ChatRequest, CompletionRequest
+from dynamo.frontend.openai.text_requests import text_requests
 from dynamo.frontend.responses.extra_events import count_each, tell_prompts
 from dynamo.frontend.responses.json_response import JsonResponse, query_answer
 from dynamo.frontend.responses.parsed_response import ParsedStream, ParsedWhole
-from dynamo.frontend.responses.response import DONE, STREAM_HEADERS, Identity, Response, ResponseOptions, SseResponse
+from dynamo.frontend.responses.response import STREAM_HEADERS, Response, ResponseOptions, SseResponse
 from dynamo.frontend.responses.scores import refuse_of_text, scored
 from dynamo.frontend.responses.stream import ClientConnection, Headers, ResponseStream, Send, respond
 from dynamo.frontend.routes.intake import LARGE_BODY, SHORT_BODY
@@ -48,7 +50,6 @@ from dynamo.frontend.validation.constraint_names import as_spelled, translate
 from dynamo.frontend.validation.conversation import check_conversation
 from dynamo.frontend.validation.totals import check_total
 from dynamo.llm.model_card import CHAT, COMPLETIONS
-from dynamo.llm.processing.image_prompts import without_urls
 from dynamo.llm.protocols import PreprocessedRequest, TextRequest
 from dynamo.runtime.context import Context
 
@@ -65,11 +66,6 @@ class GenerateRoute(Route):
 
     def job(self, rid: str, headers: Headers) -> Job:
         return GenerateJob(self._services, self._chat, rid, headers)
-
-
-def _seed(seed: int | None, choice: int) -> dict[str, int]:
-    """Return the seed of one choice: were it the same for all, they would be alike."""
-    return {} if seed is None else {"seed": seed + choice}
 
 
 class GenerateJob(Job):
@@ -209,7 +205,10 @@ class GenerateJob(Job):
         if preprocessor is None:
             if self._chat and reading is not None:
                 options.parsing = parsing_of(reading, body, None)
-            return self._text_requests(request, body, options), options
+            refuse_of_text(request)
+            texts = text_requests(request, body, self._does, () if self._images is None else self._images.inputs)
+            options.prompts, options.choices, options.echo = texts.prompts, len(texts.requests), texts.echo
+            return list(texts.requests), options
         if (asked := scored(request, body)) is not None:
             options.scores, body = asked
         if isinstance(request, ChatRequest):
@@ -256,45 +255,6 @@ class GenerateJob(Job):
         if constraint := constraint_of(body):
             options.constraint = self._spelled.get(constraint, constraint)
         return options
-
-    def _text_requests(
-        self, request: ChatRequest | CompletionRequest, body: dict[str, Any], options: ResponseOptions
-    ) -> list[Made]:
-        """Make the requests for an engine that takes text: the body as it came, once per prompt and choice."""
-        refuse_of_text(request)
-        images = [] if self._images is None else list(self._images.inputs)
-        if request.logprobs:
-            text = "logprobs: this model's engine takes text and gives no log probabilities."
-            raise ApiError(400, text, code="unsupported_parameter", param="logprobs")
-        if isinstance(request, ChatRequest):
-            if forced_by(request.tool_choice) is not None:
-                text = "tool_choice: this model's engine takes text and can't be made to call a tool; use auto."
-                raise ApiError(400, text, code="unsupported_value", param="tool_choice")
-            if images:
-                body = {**body, "messages": without_urls(body["messages"])}
-            bodies = [body]
-        else:
-            if request.max_tokens == 0:
-                text = "max_tokens: this model's engine takes text and can't score a prompt; ask for 1."
-                raise ApiError(400, text, code="unsupported_value", param="max_tokens")
-            prompts = openai.prompts(request.prompt)
-            if not all(isinstance(prompt, str) for prompt in prompts):
-                text = "prompt: this model's engine takes text, not token ids."
-                raise ApiError(400, text, code="unsupported_value", param="prompt")
-            bodies = [{**body, "prompt": prompt} for prompt in prompts]
-            options.echo = [str(prompt) for prompt in prompts for _ in range(options.choices)] if request.echo else ()
-        choices = options.choices
-        openai.check_forwarded(body, len(bodies), choices, images)
-        options.prompts = len(bodies)
-        options.choices = choices * len(bodies)
-        return [
-            TextRequest(
-                model=request.model, kind=self._does, body={**own, "n": 1, **_seed(request.seed, index)},
-                images=images or None,
-            )
-            for own in bodies
-            for index in range(choices)
-        ]  # fmt: skip
 
     def _start(
         self, models: ModelSet, requests: list[Made], options: ResponseOptions,

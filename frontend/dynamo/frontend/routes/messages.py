@@ -13,10 +13,10 @@ from dynamo.frontend.anthropic.request_structs import MessagesRequest
 from dynamo.frontend.anthropic.requests import named, read_messages
 from dynamo.frontend.errors import ApiError, bad_request, shown
 from dynamo.frontend.http.requests import Receive, Scope, header
+from dynamo.frontend.openai.chunks import Identity
 from dynamo.frontend.openai.request_structs import ChatRequest
 from dynamo.frontend.responses.event_answer import Emit
 from dynamo.frontend.responses.messages_writer import MessagesWriter
-from dynamo.frontend.responses.response import Identity
 from dynamo.frontend.responses.stream import Headers, Send
 from dynamo.frontend.routes.event_route import EventJob
 from dynamo.frontend.routes.model_request import Job, Route

@@ -12,6 +12,7 @@ from dynamo.frontend.http.asgi_call import Exchange
 from dynamo.frontend.http.body_budget import Share
 from dynamo.frontend.http.requests import Receive, Scope, headers_of
 from dynamo.frontend.openai.chat_builder import shortened
+from dynamo.frontend.openai.chunks import Identity
 from dynamo.frontend.openai.request_structs import ChatRequest, CompletionRequest
 from dynamo.frontend.openai.responses_input import trimmed
 from dynamo.frontend.openai.responses_requests import (
@@ -23,7 +24,7 @@ from dynamo.frontend.openai.responses_requests import (
 )
 from dynamo.frontend.openai.responses_structs import ResponsesRequest
 from dynamo.frontend.responses.event_answer import Emit
-from dynamo.frontend.responses.response import Identity, ResponseOptions
+from dynamo.frontend.responses.response import ResponseOptions
 from dynamo.frontend.responses.responses_writer import (
     LARGEST_ECHO,
     SHORT,
